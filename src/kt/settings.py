@@ -1,0 +1,57 @@
+"""Environment variables, read here and nowhere else; a malformed one is refused by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kt.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for.
+
+    variant: KT_VARIANT, the highest kernel variant to use. threads: KT_THREADS, worker threads.
+    home: KT_HOME, folder for the state file and chat history (default: $XDG_STATE_HOME/kt).
+    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE.
+    """
+
+    variant: str | None = None
+    threads: int | None = None
+    home: Path = Path()
+    hf_token: str | None = None
+    offline: bool = False
+
+
+def load(environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from `environ` (default: the process environment). Raises UsageError."""
+    env = os.environ if environ is None else environ
+    state = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME", "/root"), ".local", "state")
+    return Settings(
+        variant=env.get("KT_VARIANT") or None,
+        threads=_positive(env, "KT_THREADS"),
+        home=Path(env.get("KT_HOME") or os.path.join(state, "kt")),
+        hf_token=env.get("HF_TOKEN") or None,
+        offline=_flag(env, "HF_HUB_OFFLINE"),
+    )
+
+
+def _positive(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{name}={text!r} is not a positive whole number")
+    return int(text)
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").lower()
+    if text in ("", "0", "false", "no"):
+        return False
+    if text in ("1", "true", "yes"):
+        return True
+    raise UsageError(f"{name}={text!r} is neither 1 nor 0")
