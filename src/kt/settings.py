@@ -16,7 +16,7 @@ class Settings:
 
     variant: KT_VARIANT, the highest kernel variant to use. threads: KT_THREADS, worker threads.
     home: KT_HOME, folder for the state file and chat history (default: $XDG_STATE_HOME/kt).
-    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE.
+    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE. debug: KT_DEBUG, tracebacks for what kt did not expect.
     """
 
     variant: str | None = None
@@ -24,6 +24,7 @@ class Settings:
     home: Path = Path()
     hf_token: str | None = None
     offline: bool = False
+    debug: bool = False
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
@@ -36,6 +37,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         home=Path(env.get("KT_HOME") or os.path.join(state, "kt")),
         hf_token=env.get("HF_TOKEN") or None,
         offline=_flag(env, "HF_HUB_OFFLINE"),
+        debug=_flag(env, "KT_DEBUG"),
     )
 
 
