@@ -1,0 +1,169 @@
+"""What a client asks of the engine and what it is told back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kt.errors import KtError
+
+Reason = Literal["stop", "length", "cancelled", "error"]
+MAX_LOGPROBS = 20
+
+
+class InvalidRequest(KtError):
+    """A request that can never run; the message names the field and the value."""
+
+    exit_code = 2
+
+
+class ContextTooLong(InvalidRequest):
+    """The prompt leaves no room for an answer. prompt_tokens: its length; limit: positions there are."""
+
+    def __init__(self, prompt_tokens: int, limit: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens, but the context holds {limit} "
+            "and at least one must be left for the answer",
+            hint="shorten the prompt, or start the server with a larger --context",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.limit = limit
+
+
+class EngineClosed(KtError):
+    """The engine is shutting down or has not started, and takes no requests."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen and when to stop.
+
+    max_tokens None: to the end of the context. temperature 0: greedy. top_k 0, top_p 1, min_p 0: off.
+    repetition_penalty (1: off) covers prompt and output; presence and frequency (0: off) the output.
+    seed None: a random one. stop: texts that end the answer and are never part of it.
+    logprobs None: none; n: the chosen token's and the n best (0 to 20) of the raw distribution.
+    logit_bias: token id -> number added to its logit. min_tokens: no end token and no stop before.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+    def check(self, vocab: int) -> None:
+        """Raises InvalidRequest for the first value outside its range."""
+        _require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", self.max_tokens)
+        _require(0.0 <= self.temperature <= 100.0, "temperature", self.temperature)
+        _require(self.top_k >= 0, "top_k", self.top_k)
+        _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p)
+        _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p)
+        _require(
+            0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", self.repetition_penalty
+        )
+        _require(abs(self.presence_penalty) <= 100.0, "presence_penalty", self.presence_penalty)
+        _require(abs(self.frequency_penalty) <= 100.0, "frequency_penalty", self.frequency_penalty)
+        _require(all(self.stop), "stop", "")
+        _require(
+            self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs
+        )
+        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens)
+        for token, bias in self.logit_bias.items():
+            _require(0 <= token < vocab, "logit_bias token", token)
+            _require(bias == bias and bias != float("inf"), f"logit_bias of token {token}", bias)
+
+
+def _require(allowed: bool, name: str, value: object) -> None:
+    if not allowed:
+        raise InvalidRequest(f"{name} = {value!r} is outside its range")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One answer to one prompt. id is only used in logs; n answers are n requests."""
+
+    prompt_ids: list[int]
+    sampling: Sampling = field(default_factory=Sampling)
+    id: str = ""
+
+    def check(self, vocab: int, limit: int) -> None:
+        """Raises ContextTooLong or InvalidRequest. vocab: logits per row; limit: positions there are."""
+        if not self.prompt_ids:
+            raise InvalidRequest("the prompt is empty", hint="send at least one token")
+        if len(self.prompt_ids) >= limit:
+            raise ContextTooLong(len(self.prompt_ids), limit)
+        low, high = min(self.prompt_ids), max(self.prompt_ids)
+        _require(low >= 0, "prompt token", low)
+        _require(high < vocab, "prompt token", high)
+        self.sampling.check(vocab)
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """One emitted token. text: what it added to the answer ("" inside a character or for special tokens).
+
+    logprob and best (pairs of token id and log probability, best first) belong to the raw distribution;
+    they are None and empty unless asked for.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    best: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Delta:
+    """New text. text is the concatenation of the texts of `tokens`."""
+
+    text: str
+    tokens: list[TokenInfo]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds. queue: until the first pass; prefill: from there to the first token; decode: the rest."""
+
+    queue: float
+    prefill: float
+    decode: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of a request.
+
+    message explains "error" and "cancelled". completion_tokens counts every generated token, a final
+    end token and those of a stop text included; cached_tokens: prompt tokens found in the prefix cache.
+    stop: the stop text that ended the answer, None if it was an end token or something else.
+    """
+
+    reason: Reason
+    message: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    timings: Timings
+    stop: str | None = None
+
+
+Event = Delta | Finished
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole answer: all deltas joined, and how it ended."""
+
+    text: str
+    tokens: list[TokenInfo]
+    finished: Finished

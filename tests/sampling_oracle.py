@@ -1,0 +1,54 @@
+"""Sampling in numpy float64, written from the definitions; the oracle of the native sampler."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kt.engine.batch import F32, SampleParams
+
+F64 = npt.NDArray[np.float64]
+
+
+def log_softmax(logits: F32) -> F64:
+    x = logits.astype(np.float64)
+    x = x - x.max()
+    return np.asarray(x - np.log(np.exp(x).sum()), np.float64)
+
+
+def adjusted(logits: F32, p: SampleParams) -> F64:
+    """Logits after bias and penalties."""
+    x = logits.astype(np.float64)
+    for token, bias in p.bias:
+        x[token] += bias
+    seen = np.unique(p.history)
+    x[seen] = np.where(x[seen] > 0, x[seen] / p.repetition_penalty, x[seen] * p.repetition_penalty)
+    output, counts = np.unique(p.history[p.n_prompt :], return_counts=True)
+    x[output] -= p.presence_penalty + p.frequency_penalty * counts
+    return x
+
+
+def probabilities(logits: F32, p: SampleParams) -> F64:
+    """The distribution a draw comes from: temperature, then top-k, top-p, min-p, renormalised."""
+    x = adjusted(logits, p)
+    if p.temperature == 0:
+        return np.asarray(np.arange(len(x)) == int(np.argmax(x)), np.float64)
+    x = (x - x.max()) / p.temperature
+    order = np.lexsort((np.arange(len(x)), -x))  # best first, lowest index first among equals
+    weights = np.exp(x[order])
+    if p.top_k:
+        weights[p.top_k :] = 0
+    weights /= weights.sum()
+    before = np.cumsum(weights) - weights
+    weights[before >= p.top_p] = 0  # the smallest set whose probabilities reach top_p
+    weights[weights < p.min_p * weights[0]] = 0
+    out = np.zeros_like(weights)
+    out[order] = weights / weights.sum()
+    return out
+
+
+def draw(logits: F32, p: SampleParams) -> int:
+    """A draw that depends on seed and position alone."""
+    chances = probabilities(logits, p)
+    uniform = np.random.Generator(np.random.Philox(key=p.seed, counter=p.position)).random()
+    return min(int(np.searchsorted(np.cumsum(chances), uniform, side="right")), len(chances) - 1)
