@@ -1,0 +1,184 @@
+"""What a user may name as MODEL: an alias of models.toml, a path, or a Hugging Face repository."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kt.errors import ModelError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - tomllib came with Python 3.11
+    import tomli as tomllib
+
+FORMATS = ("bf16", "fp8_block", "fp8_channel", "mxfp8", "mxfp4", "int4_group32")
+
+_REQUIRED = {"repo": str, "family": str, "format": str, "licence": str}
+_OPTIONAL = {
+    "revision": str,
+    "gated": bool,
+    "params_total": float,
+    "params_active": float,
+    "size_gb": float,
+    "experts_gb": float,
+}
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ALIAS = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model to run: either `path` on this machine, or `repo` (with `files` choosing among GGUF files).
+
+    size_bytes: whole download; experts_bytes: its routed experts; params in billions. None: not known.
+    files: a quantisation name ("Q4_K_M") or a file name; empty: the repository's own weights.
+    """
+
+    name: str
+    path: Path | None = None
+    repo: str | None = None
+    revision: str | None = None
+    files: str = ""
+    family: str | None = None
+    format: str | None = None
+    licence: str | None = None
+    gated: bool = False
+    params_total: float | None = None
+    params_active: float | None = None
+    size_bytes: int | None = None
+    experts_bytes: int | None = None
+
+
+def resolve(text: str, entries: Mapping[str, Entry] | None = None) -> Entry:
+    """The entry that `text` names: alias first, then path, then owner/name[:QUANT] or owner/name/FILE.gguf.
+
+    Raises UsageError for a name that is none of these, ModelError for a path that does not exist.
+    """
+    known = aliases() if entries is None else entries
+    alias = known.get(text.lower())
+    if alias is not None:
+        return alias
+    path = Path(text).expanduser()
+    if path.exists():
+        return Entry(name=_path_name(path), path=path)
+    if _means_a_path(text):
+        raise ModelError(f"no such file or folder: {text}", hint="`kt models` lists the models known by name.")
+    entry = _repository(text)
+    if entry is not None:
+        return entry
+    raise UsageError(f"unknown model {text!r}", hint=_suggestion(text, known))
+
+
+@lru_cache(maxsize=1)
+def aliases() -> dict[str, Entry]:
+    """alias -> Entry, in the order of models.toml. Raises UsageError if the file is damaged."""
+    path = _models_toml()
+    return parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def parse(text: str, source: str) -> dict[str, Entry]:
+    """The entries of a models.toml. Raises UsageError that names `source`, the alias and the field."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source} is not valid TOML: {error}") from error
+    tables = document.get("models")
+    if not isinstance(tables, dict) or set(document) != {"models"}:
+        raise UsageError(f"{source} must hold tables named [models.ALIAS] and nothing else")
+    return {alias: _entry(alias, table, source) for alias, table in tables.items()}
+
+
+def _entry(alias: str, table: Any, source: str) -> Entry:
+    where = f"{source}: models.{alias}"
+    if not _ALIAS.fullmatch(alias):
+        raise UsageError(f"{where}: an alias is lower case letters, digits, '.' and '-'")
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is not a table")
+    _check_fields(table, where)
+    return Entry(
+        name=alias,
+        repo=table["repo"],
+        revision=table.get("revision") or None,
+        family=table["family"],
+        format=table["format"],
+        licence=table["licence"],
+        gated=table.get("gated", False),
+        params_total=table.get("params_total"),
+        params_active=table.get("params_active"),
+        size_bytes=_bytes(table.get("size_gb")),
+        experts_bytes=_bytes(table.get("experts_gb")),
+    )
+
+
+def _check_fields(table: Mapping[str, Any], where: str) -> None:
+    for field, value in table.items():
+        kind = _REQUIRED.get(field) or _OPTIONAL.get(field)
+        if kind is None:
+            known = ", ".join([*_REQUIRED, *_OPTIONAL])
+            raise UsageError(f"{where}: unknown field {field!r}; known fields: {known}")
+        if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not value > 0:
+                raise UsageError(f"{where}: {field} = {value!r} is not above 0")
+        elif not isinstance(value, kind):
+            raise UsageError(f"{where}: {field} = {value!r} is not a {kind.__name__}")
+    for field in _REQUIRED:
+        if not table.get(field):
+            raise UsageError(f"{where}: {field} is missing")
+    if not _REPO.fullmatch(table["repo"]):
+        raise UsageError(f"{where}: repo = {table['repo']!r} is not owner/name")
+    if table["format"] not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise UsageError(f"{where}: format = {table['format']!r}; known formats: {known}")
+    if "size_gb" not in table and "experts_gb" not in table:
+        raise UsageError(f"{where}: size_gb or experts_gb is missing")
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return None if gigabytes is None else round(gigabytes * 1e9)
+
+
+def _models_toml() -> Path:
+    """models.toml lies in the installed package, or at the top of a source tree."""
+    package = Path(__file__).resolve().parent
+    for path in (package / "models.toml", package.parents[1] / "models.toml"):
+        if path.is_file():
+            return path
+    raise UsageError("models.toml is missing from this installation", hint="Install kt again.")
+
+
+def _path_name(path: Path) -> str:
+    """The name a local model is served under: file name without .gguf and split number, or folder name."""
+    name = path.resolve().name
+    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name) or name
+
+
+def _means_a_path(text: str) -> bool:
+    looks = text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 2
+    return looks or (text.endswith((".gguf", ".safetensors", ".json")) and text.count("/") < 2)
+
+
+def _repository(text: str) -> Entry | None:
+    repo, _, quant = text.partition(":")
+    parts = repo.split("/")
+    files = quant
+    if len(parts) == 3 and parts[2].endswith(".gguf") and not quant:
+        files = parts.pop()
+        repo = "/".join(parts)
+    if not _REPO.fullmatch(repo):
+        return None
+    return Entry(name=parts[1] + (f":{quant}" if quant else ""), repo=repo, files=files)
+
+
+def _suggestion(text: str, known: Mapping[str, Entry]) -> str:
+    near = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.5)
+    starts = [alias for alias in known if alias.startswith(text.lower()) and alias not in near]
+    if near or starts:
+        return "Did you mean " + " or ".join([*near, *starts][:3]) + "? `kt models` lists all."
+    return "Give an alias (`kt models` lists them), a path, or a Hugging Face repository as owner/name."

@@ -1,0 +1,125 @@
+"""The `kt` command: finds the subcommand, runs it, and turns failures into one message and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from kt import __version__, settings
+from kt.cli import render
+from kt.errors import KtError
+
+EXIT_UNEXPECTED = 70  # sysexits.h: EX_SOFTWARE
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+class Command(NamedTuple):
+    """Where a subcommand lives: `attribute` of `module` is a function or a Typer app."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS = {
+    "doctor": Command("kt.cli.doctor", "doctor", "Survey this machine: what kt will use, and why."),
+    "models": Command("kt.cli.models", "models", "List the models known by name."),
+    "run": Command("kt.cli.run", "run", "Load a model and serve it on this machine."),
+    "chat": Command("kt.cli.chat", "chat", "Talk to a running model."),
+    "bench": Command("kt.cli.bench", "bench", "Measure a model, or one layer, against the machine's limits."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands by name and one line of help; imports only the one that runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A stand-in, enough for the list in --help."""
+        row = COMMANDS.get(cmd_name)
+        return None if row is None else TyperCommand(cmd_name, help=row.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(command.name) if command is not None else None, rest
+
+
+def load(name: str) -> Any:
+    """Imports the command `name` (a key of COMMANDS) and builds it."""
+    row = COMMANDS[name]
+    found = getattr(importlib.import_module(row.module), row.attribute)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name, help=found.__doc__ or row.help)(found)
+        found = single
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="kt",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Runs large Mixture-of-Experts language models on the machine you have.",
+    epilog="Environment: KT_VARIANT, KT_THREADS, KT_HOME, KT_DEBUG, HF_TOKEN, HF_HUB_OFFLINE, HF_ENDPOINT.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        render.result(f"kt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _kt(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point. Never returns, never shows a traceback unless KT_DEBUG asks for it."""
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Runs `argv` (default: the process arguments) and returns the exit status."""
+    try:
+        app(args=None if argv is None else list(argv), prog_name="kt")
+    except SystemExit as stop:  # typer's own way out: --help, usage errors, typer.Exit
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KtError as problem:
+        render.error(problem)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`kt models | head`); Python's own flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as problem:
+        render.unexpected(problem, debug=_debug())
+        return EXIT_UNEXPECTED
+    return 0
+
+
+def _debug() -> bool:
+    try:
+        return settings.load().debug
+    except KtError:
+        return False

@@ -1,0 +1,105 @@
+"""`kt models`: the models known by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kt import catalog
+from kt.cli import render
+from kt.units import format_bytes
+
+if TYPE_CHECKING:
+    from kt.catalog import Entry
+
+READABLE_FORMATS = frozenset({"bf16"})
+
+
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; docs/models.md names the fields.")] = False,
+) -> None:
+    """List the models known by name: size, licence, and whether they run and fit here."""
+    from kt.download import is_cached
+    from kt.machine.survey import survey
+
+    usable = survey(gpus=False).memory.usable
+    rows = [_row(alias, entry, usable, is_cached(entry)) for alias, entry in catalog.aliases().items()]
+    if as_json:
+        render.json({"memory_usable_bytes": usable, "models": rows})
+        return
+    headers: list[tuple[str, render.Justify]] = [
+        ("ALIAS", "left"),
+        ("PARAMS", "right"),
+        ("ACTIVE", "right"),
+        ("SIZE", "right"),
+        ("FORMAT", "left"),
+        ("LICENCE", "left"),
+        ("HERE", "left"),
+    ]
+    render.table(headers, [_cells(row) for row in rows])
+    render.note(
+        f"\n{format_bytes(usable)} of memory may be used here. A path or any Hugging Face repository of "
+        f"a runnable family works too: kt run owner/name, kt run owner/name:Q4_K_M."
+    )
+
+
+def _row(alias: str, entry: Entry, usable: int, downloaded: bool) -> dict[str, Any]:
+    """One alias as --json shows it."""
+    runnable, why = _runnable(entry)
+    needed = entry.size_bytes or entry.experts_bytes or 0
+    return {
+        "alias": alias,
+        "repo": entry.repo,
+        "family": entry.family,
+        "format": entry.format,
+        "licence": entry.licence,
+        "gated": entry.gated,
+        "params_total_billions": entry.params_total,
+        "params_active_billions": entry.params_active,
+        "size_bytes": entry.size_bytes,
+        "experts_bytes": entry.experts_bytes,
+        "runnable": runnable,
+        "not_runnable_because": why or None,
+        "fits": needed <= usable,
+        "downloaded": downloaded,
+    }
+
+
+def _runnable(entry: Entry) -> tuple[bool, str]:
+    """Whether this version of kt implements the family and reads the format; else the reason."""
+    from kt.models.families import FAMILIES
+
+    if entry.family not in FAMILIES:
+        return False, f"family {entry.family} is not implemented"
+    if entry.format not in READABLE_FORMATS:
+        return False, f"format {entry.format} is not implemented"
+    return True, ""
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    size = _gigabytes(row["size_bytes"]) or _gigabytes(row["experts_bytes"]) + "+"
+    here = ["fits" if row["fits"] else "too large"]
+    if not row["runnable"]:
+        here = ["not yet runnable"]
+    if row["downloaded"]:
+        here.append("downloaded")
+    return [
+        row["alias"],
+        _billions(row["params_total_billions"]),
+        _billions(row["params_active_billions"]),
+        size,
+        row["format"],
+        row["licence"] + (" (gated)" if row["gated"] else ""),
+        ", ".join(here),
+    ]
+
+
+def _billions(count: float | None) -> str:
+    if count is None:
+        return ""
+    return f"{count * 1000:.0f}M" if count < 1 else f"{count:.1f}B"
+
+
+def _gigabytes(count: int | None) -> str:
+    return "" if count is None else f"{count / 1e9:.1f} GB"

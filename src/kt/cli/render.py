@@ -1,0 +1,161 @@
+"""The one module that prints. Results go to stdout; progress, notes and errors go to stderr.
+
+Nothing here decides anything. On a terminal there are colours and live bars; into a file or a pipe go plain
+lines, unwrapped, and a bar becomes one line at its start and one at its end.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kt.units import format_bytes
+
+if TYPE_CHECKING:
+    from kt.errors import KtError
+
+Update = Callable[[int, int], None]
+"""update(done, total): how far a job is, in bytes or in pieces."""
+
+Justify = Literal["left", "right"]
+
+_PIPE_WIDTH = 4096  # wide enough that nothing is wrapped where a program reads
+
+
+def stdout() -> Console:
+    """The console for results."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """The console for progress, notes and errors."""
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(file=stream, highlight=False, width=width, soft_wrap=False)
+
+
+def result(text: str, *, end: str = "\n") -> None:
+    """Plain text to stdout, as it is: no markup, no wrapping."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+def json(document: Any) -> None:
+    """`document` as JSON to stdout, keys in the documented order."""
+    result(json_module.dumps(document, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """One line of what is going on, to stderr."""
+    stderr().print(escape(text), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """A line to stderr about something that works, but not as well as it could."""
+    stderr().print(f"[yellow]warning:[/] {escape(text)}", soft_wrap=True)
+
+
+def error(problem: KtError) -> None:
+    """A failure that kt explains: what and why, then what to do next."""
+    console = stderr()
+    console.print(f"[bold red]error:[/] {escape(problem.message)}", soft_wrap=True)
+    if problem.hint:
+        console.print(escape(problem.hint), soft_wrap=True)
+
+
+def unexpected(problem: BaseException, *, debug: bool) -> None:
+    """A failure that kt did not foresee: one sentence, and with `debug` the traceback."""
+    console = stderr()
+    if debug:
+        console.print(escape("".join(traceback.format_exception(problem))), soft_wrap=True)
+    what = f"{type(problem).__name__}: {problem}".rstrip(": ")
+    console.print(f"[bold red]error:[/] kt failed in a way it did not expect ({escape(what)}).", soft_wrap=True)
+    if not debug:
+        console.print("KT_DEBUG=1 in the environment shows where; please report it with that.", soft_wrap=True)
+
+
+def table(
+    headers: Sequence[tuple[str, Justify]],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+    to: Console | None = None,
+) -> None:
+    """A table without frames; `headers` are (text, justification). Cells are plain text."""
+    console = to or stdout()
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(h for h, _ in headers))
+    for i, (header, justify) in enumerate(headers):
+        last = i == len(headers) - 1
+        grid.add_column(escape(header), justify=justify, header_style="bold", no_wrap=not last, overflow="fold")
+    for row in rows:
+        grid.add_row(*map(escape, row))
+    if title:
+        console.print(f"[bold]{escape(title)}[/]")
+    if console.is_terminal:
+        console.print(grid)
+        return
+    with console.capture() as capture:
+        console.print(grid)
+    for line in capture.get().splitlines():
+        console.print(escape(line.rstrip()), soft_wrap=True)
+
+
+def facts(title: str, rows: Sequence[tuple[str, str, str]], *, to: Console | None = None) -> None:
+    """Rows of (name, value, reason) under a title."""
+    table((("", "left"), ("", "left"), ("", "left")), rows, title=title, to=to)
+
+
+@contextmanager
+def progress(label: str, *, unit: Literal["bytes", "pieces"] = "bytes") -> Iterator[Update]:
+    """Shows a job's size, rate and time left while the body calls update(done, total)."""
+    if stderr().is_terminal:
+        with _live_bar(label, unit) as update:
+            yield update
+    else:
+        with _plain_lines(label, unit) as update:
+            yield update
+
+
+@contextmanager
+def _live_bar(label: str, unit: str) -> Iterator[Update]:
+    from rich import progress as bars
+
+    counts: tuple[bars.ProgressColumn, ...] = (bars.MofNCompleteColumn(),)
+    if unit == "bytes":
+        counts = (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), *counts, bars.TimeRemainingColumn())
+    with bars.Progress(*columns, console=stderr(), transient=False) as live:
+        task = live.add_task(escape(label), total=None)
+        yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _plain_lines(label: str, unit: str) -> Iterator[Update]:
+    state = [0, 0]
+    start = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        if total != state[1]:
+            note(f"{label}: {_amount(total, unit)}")
+        state[:] = done, total
+
+    yield update
+    seconds = time.monotonic() - start
+    if state[1]:
+        note(f"{label}: done in {seconds:.1f} s")
+
+
+def _amount(count: int, unit: str) -> str:
+    return format_bytes(count) if unit == "bytes" else str(count)
