@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -14,11 +14,21 @@ GIB = 1 << 30
 _SUFFIX = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}
 
 
-class Choice(NamedTuple, Generic[T]):
-    """An automatic choice and the reason a user is told."""
+if TYPE_CHECKING:
 
-    value: T
-    reason: str
+    class Choice(NamedTuple, Generic[T]):
+        """An automatic choice and the reason a user is told."""
+
+        value: T
+        reason: str
+
+else:  # Python 3.10 has no generic NamedTuple; tuple's own __class_getitem__ makes Choice[int] work
+
+    class Choice(NamedTuple):
+        """An automatic choice and the reason a user is told."""
+
+        value: T
+        reason: str
 
 
 def format_bytes(count: float) -> str:
