@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -80,7 +81,7 @@ class Sampling:
         _require(self.min_tokens >= 0, "min_tokens", self.min_tokens)
         for token, bias in self.logit_bias.items():
             _require(0 <= token < vocab, "logit_bias token", token)
-            _require(bias == bias and bias != float("inf"), f"logit_bias of token {token}", bias)
+            _require(not math.isnan(bias) and bias < math.inf, f"logit_bias of token {token}", bias)
 
 
 def _require(allowed: bool, name: str, value: object) -> None:
@@ -124,7 +125,8 @@ class TokenInfo:
 
 @dataclass(frozen=True)
 class Delta:
-    """New text. text is the concatenation of the texts of `tokens`."""
+    """New text and the tokens it came from, whole ones. text joins theirs; only the last Delta of an answer
+    may hold more, the rest of an unfinished character, or no text at all."""
 
     text: str
     tokens: list[TokenInfo]
