@@ -1,0 +1,37 @@
+"""The model families that kt implements: model_type -> how its config becomes a ModelSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kt.errors import ModelError
+from kt.models import llama, qwen3_moe
+from kt.models.fields import Fields
+from kt.models.spec import ModelSpec
+from kt.models.tensors import check_tensors
+from kt.weights.checkpoint import Checkpoint
+
+FAMILIES: Final[dict[str, Callable[[Fields, Checkpoint], ModelSpec]]] = {
+    "llama": llama.spec,
+    "qwen3_moe": qwen3_moe.spec,
+}
+
+
+def spec(checkpoint: Checkpoint) -> ModelSpec:
+    """What `checkpoint` computes. Its tensors are checked against that: none missing, none unused, right shapes.
+
+    Raises ModelError for a family, a field or a tensor that kt does not implement.
+    """
+    model_type = checkpoint.config.get("model_type")
+    build = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if build is None:
+        raise ModelError(
+            f"{checkpoint.path}: model_type {model_type!r} is not supported "
+            f"(supported: {', '.join(FAMILIES)})"
+        )
+    fields = Fields(checkpoint.config)
+    result = build(fields, checkpoint)
+    fields.finish()
+    check_tensors(result, checkpoint)
+    return result

@@ -1,0 +1,163 @@
+"""A checkpoint on disk, whatever its format: a config in Hugging Face's form and tensors by role."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from kt.errors import ModelError
+from kt.weights.encodings import IMPLEMENTED
+from kt.weights.expert_layout import expert_matrices
+from kt.weights.gguf_config import hf_config
+from kt.weights.gguf_set import GgufSet, find_gguf
+from kt.weights.names import ignored, place
+from kt.weights.safetensors_file import is_safetensors_folder, read_folder
+from kt.weights.tensor import Tensor
+
+Kind = Literal["gguf", "safetensors"]
+Parts = dict[tuple[str, int | None], Tensor]
+
+
+class Checkpoint:
+    """An opened checkpoint; its tensors are views of memory maps, so opening reads next to nothing.
+
+    path: the file or folder. folder: where files beside the weights lie. config: as in config.json.
+    gguf_metadata: all of a GGUF file's metadata, else None. tensor_bytes: bytes of all tensors on disk.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kind: Kind,
+        config: dict[str, Any],
+        tensors: Iterable[Tensor],
+        gguf_metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.folder = path if path.is_dir() else path.parent
+        self.kind: Kind = kind
+        self.config = config
+        self.gguf_metadata = gguf_metadata
+        self.tensor_bytes = 0
+        self._roles: dict[str, Tensor] = {}
+        self._experts: dict[int, Parts] = {}
+        for tensor in tensors:
+            self._place(tensor)
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """All roles that have a tensor; experts are not among them."""
+        return frozenset(self._roles)
+
+    @property
+    def expert_layers(self) -> frozenset[int]:
+        """Layers that have experts."""
+        return frozenset(self._experts)
+
+    def has(self, role: str) -> bool:
+        """True if there is a tensor for `role`."""
+        return role in self._roles
+
+    def tensor(self, role: str) -> Tensor:
+        """The tensor of `role`. Raises ModelError if there is none."""
+        if role not in self._roles:
+            raise ModelError(
+                f"{self.path} has no tensor for {role}", hint="Is the checkpoint complete?"
+            )
+        return self._roles[role]
+
+    def experts(self, layer: int, part: Literal["gate", "up", "down"]) -> list[Tensor]:
+        """One matrix per expert: gate and up [I, H], down [H, I]. Raises ModelError."""
+        parts = self._experts.get(layer)
+        if parts is None:
+            raise ModelError(f"{self.path} has no experts for layer {layer}")
+        return expert_matrices(
+            parts, part, layer=layer, model_type=str(self.config.get("model_type"))
+        )
+
+    def close(self) -> None:
+        """Drops the tensors; the maps go with the last view of them."""
+        self._roles.clear()
+        self._experts.clear()
+
+    def _place(self, tensor: Tensor) -> None:
+        if ignored(tensor.name):
+            return
+        at = place(tensor.name)
+        if at is None:
+            raise ModelError(
+                f"{self.path}: tensor {tensor.name!r} {list(tensor.shape)} is of no kind that kt knows",
+                hint="This is a model with parts that kt does not compute.",
+            )
+        if not tensor.encoding.packed_format:
+            raise ModelError(
+                f"{self.path}: tensor {tensor.name!r} has type {tensor.encoding.name}, "
+                f"which is not supported (supported: {', '.join(IMPLEMENTED)})",
+                hint="Use a file with another quantization.",
+            )
+        table: dict[Any, Tensor] = self._roles
+        key: Any = at.role
+        if not at.role:
+            table, key = self._experts.setdefault(at.layer, {}), (at.part, at.index)
+        if key in table:
+            raise ModelError(
+                f"{self.path}: {table[key].name!r} and {tensor.name!r} are the same tensor"
+            )
+        table[key] = tensor
+        self.tensor_bytes += tensor.data.size
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Opens a .gguf file (any part of a split), or a folder with one GGUF model or config.json and safetensors.
+
+    Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder with a choice.
+    """
+    if not path.exists():
+        raise ModelError(f"{path} does not exist", hint="Check the path for a typing error.")
+    if not path.is_dir():
+        return _open_file(path)
+    gguf = find_gguf(path)
+    if not is_safetensors_folder(path):
+        if gguf is None:
+            raise ModelError(f"{path} holds neither a .gguf file nor .safetensors files")
+        return _open_gguf(gguf)
+    if gguf is not None:
+        raise ModelError(
+            f"{path} holds both safetensors and {gguf.name}",
+            hint="Name the .gguf file or a .safetensors file.",
+        )
+    return _open_folder(path)
+
+
+def _open_file(path: Path) -> Checkpoint:
+    if path.name.endswith((".safetensors", ".safetensors.index.json")):
+        return _open_folder(path.parent)
+    return _open_gguf(path)
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    files = GgufSet(path)
+    config = hf_config(path, files.metadata, files.tensors)
+    return Checkpoint(path, "gguf", config, files.tensors.values(), files.metadata)
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    config = read_json(folder / "config.json")
+    return Checkpoint(folder, "safetensors", config, read_folder(folder).values())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`. Raises ModelError."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist", hint="Download it too.") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON: {error}", hint="Download it again.") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return value

@@ -1,0 +1,92 @@
+"""The files of one GGUF model: a single file, or all parts of a split, found from any one of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from kt.errors import ModelError, UsageError
+from kt.weights.gguf_file import GgufFile
+from kt.weights.tensor import Tensor
+
+_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+class GgufSet:
+    """All parts of a model. metadata: the first part's; tensors: of all parts, by name."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the set that the file `path` belongs to. Raises ModelError."""
+        opened = GgufFile(path)
+        paths = _part_paths(path, opened)
+        files = [opened if part == path else GgufFile(part) for part in paths]
+        self.metadata: dict[str, Any] = files[0].metadata
+        self.tensors: dict[str, Tensor] = {}
+        for number, file in enumerate(files):
+            _check_part(file, number, len(files))
+            for name, tensor in file.tensors.items():
+                if name in self.tensors:
+                    raise ModelError(f"{file.path}: tensor {name!r} is in an earlier part too")
+                self.tensors[name] = tensor
+        announced = self.metadata.get("split.tensors.count")
+        if len(files) > 1 and announced is not None and announced != len(self.tensors):
+            raise ModelError(
+                f"{path}: the parts hold {len(self.tensors)} tensors, split.tensors.count says {announced}",
+                hint="Parts of different conversions are mixed: download the set again.",
+            )
+
+
+def find_gguf(folder: Path) -> Path | None:
+    """The one GGUF model in `folder` (for a split: its first part present); None if there is none.
+
+    Raises UsageError if there are several: which quantization to run is the user's choice.
+    """
+    models: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.gguf")):
+        if path.name.startswith("mmproj"):  # an image encoder that goes with a model
+            continue
+        match = _PART.fullmatch(path.name)
+        models.setdefault(match["stem"] if match else path.stem, path)
+    if len(models) > 1:
+        names = ", ".join(path.name for path in models.values())
+        raise UsageError(
+            f"{folder} holds {len(models)} GGUF models: {names}", hint="Name one of these files."
+        )
+    return next(iter(models.values()), None)
+
+
+def _part_paths(path: Path, opened: GgufFile) -> list[Path]:
+    match = _PART.fullmatch(path.name)
+    count = opened.metadata.get("split.count", 1)
+    if not match:
+        if count not in (0, 1):
+            raise ModelError(
+                f"{path} is one of {count} parts, but its name is not NAME-00001-of-{count:05d}.gguf",
+                hint="Give the parts their original names.",
+            )
+        return [path]
+    total = int(match["count"])
+    names = [
+        f"{match['stem']}-{number:05d}-of-{match['count']}.gguf" for number in range(1, total + 1)
+    ]
+    missing = [name for name in names if not (path.parent / name).is_file()]
+    if missing:
+        shown = ", ".join(missing[:20]) + (
+            f" and {len(missing) - 20} more" if len(missing) > 20 else ""
+        )
+        raise ModelError(
+            f"{path.parent}: {len(missing)} of {total} parts missing: {shown}",
+            hint="Download the missing parts into the same folder.",
+        )
+    return [path.parent / name for name in names]
+
+
+def _check_part(file: GgufFile, number: int, count: int) -> None:
+    says = (file.metadata.get("split.no", 0), file.metadata.get("split.count", 1) or 1)
+    if says != (number, count):
+        raise ModelError(
+            f"{file.path} should be part {number + 1} of {count}, "
+            f"but says it is part {says[0] + 1} of {says[1]}",
+            hint="Give the parts their original names, or download the set again.",
+        )

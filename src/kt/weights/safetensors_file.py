@@ -1,0 +1,160 @@
+"""Safetensors checkpoints: one file, or shards with an index, read from memory maps.
+
+Format: https://huggingface.co/docs/safetensors. The header is checked against the file's size, and everything
+that is wrong with a checkpoint is reported in one error.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from kt.errors import ModelError
+from kt.weights.encodings import BY_NAME, Encoding
+from kt.weights.tensor import Bytes, Tensor, map_file
+
+INDEX: Final = "model.safetensors.index.json"
+MAX_HEADER: Final = 100_000_000  # the format's own limit, bytes
+IMPLEMENTED: Final = ("F32", "F16", "BF16")
+
+# Dtypes that can lie in a checkpoint without being weights of a supported model.
+_BYTES: Final = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "I16": 2,
+    "U16": 2,
+    "I32": 4,
+    "U32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F64": 8,
+}
+
+
+def is_safetensors_folder(folder: Path) -> bool:
+    """True if `folder` holds safetensors weights."""
+    return (folder / INDEX).is_file() or any(folder.glob("*.safetensors"))
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint folder by name. Raises one ModelError that lists every fault."""
+    weight_map = _weight_map(folder)
+    faults: list[str] = []
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(weight_map.values())):
+        if not (folder / name).is_file():
+            faults.append(f"shard {name} is missing")
+            continue
+        try:
+            shard = read_file(folder / name)
+        except ModelError as error:
+            faults.append(error.message)
+            continue
+        keys = [key for key, place in weight_map.items() if place == name]
+        faults += [f"{key} is in the index, but not in {name}" for key in keys if key not in shard]
+        faults += [
+            f"{key} is in {name}, but not in the index"
+            for key in shard
+            if weight_map.get(key) != name
+        ]
+        tensors.update(shard)
+    if faults:
+        raise ModelError(
+            f"{folder} is not complete:\n  " + "\n  ".join(faults),
+            hint="Download the named files again.",
+        )
+    return tensors
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file by name. Raises ModelError."""
+    data = map_file(path)
+    header, start = _header(path, data)
+    header.pop("__metadata__", None)
+    return {name: _tensor(path, data, start, name, row) for name, row in header.items()}
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """Tensor name -> file name. Without an index there must be exactly one file."""
+    index = folder / INDEX
+    if index.is_file():
+        return _read_index(index)
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files[:10])
+        raise ModelError(
+            f"{folder} holds {len(files)} safetensors files ({names}) and no {INDEX}",
+            hint=f"Download {INDEX} too.",
+        )
+    return dict.fromkeys(read_file(files[0]), files[0].name)
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    try:
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+        pairs = {str(key): str(name) for key, name in weight_map.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ModelError(f"{index} is not a safetensors index", hint="Download it again.") from None
+    for name in set(pairs.values()):
+        if name != Path(name).name:
+            raise ModelError(f"{index} names a file outside its folder: {name!r}")
+    return pairs
+
+
+def _header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
+    """The header's entries and the position of the first data byte."""
+    size = int.from_bytes(data[:8].tobytes(), "little")
+    start = 8 + size
+    if len(data) < 8 or size > MAX_HEADER:
+        raise ModelError(f"{path.name} is not a safetensors file (header of {size} bytes)")
+    if start > len(data):
+        raise ModelError(
+            f"{path.name} is truncated: header ends at byte {start}, the file at {len(data)}"
+        )
+    try:
+        header = json.loads(data[8:start].tobytes(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path.name} has a damaged header: {error}") from None
+    if not isinstance(header, dict):
+        raise ModelError(f"{path.name} has a damaged header: not an object")
+    return header, start
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return result
+
+
+def _tensor(path: Path, data: Bytes, start: int, name: str, row: Any) -> Tensor:
+    try:
+        encoding = _encoding(row["dtype"])
+        shape = tuple(row["shape"])
+        first, last = row["data_offsets"]
+        sane = all(type(number) is int and number >= 0 for number in (*shape, first, last))
+    except (KeyError, TypeError, ValueError):
+        sane = False
+    if not sane:
+        raise ModelError(f"{path.name}: the entry of tensor {name!r} is damaged: {str(row)[:200]}")
+    if last - first != encoding.nbytes(shape):
+        raise ModelError(
+            f"{path.name}: tensor {name!r} of {encoding.name} {list(shape)} has {last - first} bytes, "
+            f"not {encoding.nbytes(shape)}"
+        )
+    if start + last > len(data):
+        raise ModelError(
+            f"{path.name} is truncated: tensor {name!r} ends at byte {start + last}, "
+            f"the file at {len(data)}"
+        )
+    return Tensor(name, shape, encoding, data[start + first : start + last])
+
+
+def _encoding(dtype: str) -> Encoding:
+    """Raises KeyError for a dtype that the format does not have."""
+    return BY_NAME[dtype] if dtype in IMPLEMENTED else Encoding(dtype, -1, 1, _BYTES[dtype])
