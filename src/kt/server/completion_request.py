@@ -1,0 +1,71 @@
+"""The request of /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from kt.server.schemas import MAX_CHOICES, MAX_TOKENS, Generation
+
+MAX_PROMPTS = 64
+
+
+def _is_ids(value: Any) -> bool:
+    return bool(value) and all(type(item) is int and 0 <= item < 1 << 31 for item in value)
+
+
+def _prompt_list(value: Any) -> Any:
+    """OpenAI's four forms (text, texts, ids, lists of ids) as a tuple of texts and id tuples."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a text, token ids, or a list of such prompts")
+    if _is_ids(value):
+        return (tuple(value),)
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"has {len(value)} prompts, at most {MAX_PROMPTS} are allowed")
+    if all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if all(isinstance(item, list) and _is_ids(item) for item in value):
+        return tuple(map(tuple, value))
+    raise ValueError("must be a text, token ids, or a list of such prompts, not a mixture")
+
+
+_ids_schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+Prompts = Annotated[
+    tuple[str | tuple[int, ...], ...],
+    BeforeValidator(_prompt_list),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {**_ids_schema, "minItems": 1},
+                {"type": "array", "items": _ids_schema, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class CompletionRequest(Generation):
+    prompt: Prompts
+    max_tokens: int | None = Field(16, ge=1, le=MAX_TOKENS)
+    logprobs: int | None = Field(None, ge=0, le=20)
+
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "best_of": (1,),
+        "echo": (False,),
+        "suffix": ("",),
+    }
+
+    @model_validator(mode="after")
+    def _bounded_choices(self) -> CompletionRequest:
+        if len(self.prompt) * self.n > MAX_PROMPTS * MAX_CHOICES // 4:
+            raise ValueError(f"{len(self.prompt)} prompts times n = {self.n} are too many answers")
+        return self
+
+    def best_logprobs(self) -> int | None:
+        return self.logprobs

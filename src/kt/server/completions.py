@@ -1,0 +1,76 @@
+"""/v1/completions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from kt.engine.request import Delta, TokenInfo
+from kt.server.completion_request import CompletionRequest
+from kt.server.generation import Answer
+from kt.server.stream import Choice
+
+if TYPE_CHECKING:
+    from kt.tokenizer import Tokenizer
+
+
+def prompt_ids(tokenizer: Tokenizer, body: CompletionRequest) -> list[list[int]]:
+    """Each prompt's ids: text is tokenised with the model's BOS in front, ids are taken as they are."""
+    return [
+        _with_bos(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
+        for prompt in body.prompt
+    ]
+
+
+def _with_bos(tokenizer: Tokenizer, text: str) -> list[int]:
+    ids = tokenizer.encode(text)
+    bos = tokenizer.bos_id
+    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+
+class CompletionForm:
+    id_prefix = "cmpl-"
+    object = "text_completion"
+    chunk_object = "text_completion"
+
+    def __init__(self, tokenizer: Tokenizer, logprobs: bool) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs = logprobs
+        self._offsets: dict[int, int] = defaultdict(int)
+
+    def opening(self, index: int) -> Choice | None:
+        return None
+
+    def piece(self, index: int, delta: Delta) -> Choice | None:
+        if not delta.text and not self._logprobs:
+            return None
+        return self._choice(index, delta.text, self._logprobs_of(index, delta.tokens), None)
+
+    def ending(self, index: int, reason: str) -> Choice:
+        return self._choice(index, "", None, reason)
+
+    def whole(self, index: int, answer: Answer, reason: str) -> Choice:
+        logprobs = self._logprobs_of(index, answer.tokens)
+        return self._choice(index, "".join(answer.text), logprobs, reason)
+
+    @staticmethod
+    def _choice(index: int, text: str, logprobs: Any, reason: str | None) -> Choice:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs_of(self, index: int, tokens: list[TokenInfo]) -> dict[str, Any] | None:
+        """Four lists of one entry a token; text_offset counts characters of this answer's text."""
+        if not self._logprobs:
+            return None
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(token.text)
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [self._best(token) for token in tokens],
+            "text_offset": offsets,
+        }
+
+    def _best(self, token: TokenInfo) -> dict[str, float]:
+        return {self._tokenizer.decode([id]): logprob for id, logprob in token.best}

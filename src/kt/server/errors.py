@@ -1,0 +1,110 @@
+"""Every failure as OpenAI's error object: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from kt.engine.request import ContextTooLong, EngineClosed, InvalidRequest
+from kt.errors import KtError, UsageError
+
+log = logging.getLogger("kt.server")
+
+INTERNAL = "kt failed inside; the server's log has the place under this request's id"
+
+
+class ApiError(HTTPException):
+    """A refusal or failure that is told to the client. `param` is the request field, `code` OpenAI's short name."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def content(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status_code < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.content(), self.status_code, self.headers)
+
+
+def from_kt(error: KtError, *, param: str | None = None) -> ApiError:
+    """kt's own error in HTTP's words: 400 if it blames the request or the field `param`, else 500 or 503."""
+    message = f"{error.message}: {error.hint}" if error.hint else error.message
+    if isinstance(error, ContextTooLong):
+        return ApiError(400, message, param=param, code="context_length_exceeded")
+    if isinstance(error, (InvalidRequest, UsageError)) or param is not None:
+        return ApiError(400, message, param=param)
+    return ApiError(503 if isinstance(error, EngineClosed) else 500, message)
+
+
+def internal(error: BaseException) -> ApiError:
+    """Logs where `error` happened, but not its message, which may quote a prompt."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s in a request at\n%s", type(error).__name__, frames.rstrip())
+    return ApiError(500, INTERNAL)
+
+
+def from_validation(errors: Sequence[Any]) -> ApiError:
+    """The first of pydantic's complaints, with the field's path in the form messages[0].role."""
+    first = errors[0]
+    context = first.get("ctx") or {}
+    if first["type"] in ("unknown_field", "unsupported_field"):
+        return ApiError(400, first["msg"], param=context["field"], code=first["type"])
+    param = field_path(first["loc"][1:])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "model_attributes_type" and not param:
+        message = "the body must be a JSON object sent with Content-Type: application/json"
+    if first["type"] == "missing" and not param:
+        message = "the body is empty; it must be a JSON object"
+    return ApiError(400, f"{param}: {message}" if param else message, param=param or None)
+
+
+def field_path(location: Sequence[str | int]) -> str:
+    """("messages", 0, "role") -> "messages[0].role"."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def install(app: FastAPI) -> None:
+    """Turns what FastAPI and Starlette raise (404, 405, validation) into OpenAI's error object."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return from_validation(error.errors()).response()
+
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
+        if isinstance(error, ApiError):
+            return error.response()
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"there is no {request.url.path} here; see /openapi.json"
+        elif error.status_code == 405:
+            message = f"{request.method} is not allowed on {request.url.path}"
+        headers = dict(error.headers) if error.headers else None
+        return ApiError(error.status_code, message, headers=headers).response()
+
+    @app.exception_handler(KtError)
+    async def explained(_: Request, error: KtError) -> JSONResponse:
+        return from_kt(error).response()

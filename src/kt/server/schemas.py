@@ -1,0 +1,160 @@
+"""What /v1/completions and /v1/chat/completions have in common: names, bounds and refusals."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from kt.engine.request import Sampling
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 512
+MAX_CHOICES = 16
+MAX_TOKENS = 1 << 24
+MAX_BIASES = 1024
+
+UNSUPPORTED = "kt does not support '{field}' yet; leave it out"
+
+
+def _stop_list(value: Any) -> Any:
+    """A stop string or a list of them as a tuple."""
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
+        raise ValueError("must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise ValueError(f"has {len(stops)} strings, at most {MAX_STOPS} are allowed")
+    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+        raise ValueError(f"each string must have 1 to {MAX_STOP_CHARACTERS} characters")
+    return tuple(stops)
+
+
+def _bias_map(value: Any) -> Any:
+    """JSON's {"123": -100} as {123: -100.0}."""
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
+        raise ValueError(f"must be an object of at most {MAX_BIASES} token ids")
+    if not all(isinstance(key, int) or (key.isdecimal() and len(key) < 10) for key in value):
+        raise ValueError("its keys must be token ids")
+    for bias in value.values():
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
+            raise ValueError("each bias must be a number from -100 to 100")
+    return {int(key): float(bias) for key, bias in value.items()}
+
+
+Stop = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_stop_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+LogitBias = Annotated[
+    dict[int, float],
+    BeforeValidator(_bias_map),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
+]
+
+
+class StrictModel(BaseModel):
+    """A JSON object whose every field is known: an unknown one is refused by name, with similar names.
+
+    `harmless` fields change nothing in an answer and are dropped. `unsupported` fields are OpenAI's but not
+    kt's; they are refused unless they have one of the listed values, which ask for nothing. null means absent.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+    harmless: ClassVar[frozenset[str]] = frozenset()
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kept = {}
+        for name, value in data.items():
+            if name in cls.model_fields:
+                kept[name] = value
+            elif name in cls.unsupported:
+                if value is not None and value not in cls.unsupported[name]:
+                    raise PydanticCustomError("unsupported_field", UNSUPPORTED, {"field": name})
+            elif name not in cls.harmless:
+                raise _unknown(name, list(cls.model_fields))
+        return {name: value for name, value in kept.items() if value is not None}
+
+
+def _unknown(name: str, known: list[str]) -> PydanticCustomError:
+    similar = difflib.get_close_matches(name[:64], known, n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+    context = {"field": name[:64], "hint": hint}
+    return PydanticCustomError("unknown_field", "unknown field '{field}'{hint}", context)
+
+
+class StreamOptions(StrictModel):
+    include_usage: bool = False
+    harmless = frozenset({"include_obfuscation"})
+
+
+class Generation(StrictModel):
+    """The fields that say how to generate. The ranges are OpenAI's; extensions have the ranges of the engine."""
+
+    model: str = Field(min_length=1, max_length=1024)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    logit_bias: LogitBias = Field({})
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    stop: Stop = ()
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    # Extensions that other open servers also have.
+    top_k: int = Field(0, ge=-1, le=1 << 20, description="0 or -1: all tokens")
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
+
+    harmless = frozenset(
+        {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
+    )
+
+    @model_validator(mode="after")
+    def _stream_options_need_stream(self) -> Generation:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is only allowed when stream is true")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def token_limit(self) -> int | None:
+        return self.max_tokens
+
+    def best_logprobs(self) -> int | None:
+        """How many best tokens to report at each position; None: no log-probabilities at all."""
+        return None
+
+    def sampling(self, choice: int = 0) -> Sampling:
+        """The engine's parameters of the `choice`-th answer; later choices get later seeds."""
+        seed = None if self.seed is None else (self.seed + choice) % (1 << 64)
+        return Sampling(
+            max_tokens=self.token_limit(),
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=seed,
+            stop=self.stop,
+            logprobs=self.best_logprobs(),
+            logit_bias=self.logit_bias,
+            ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+        )

@@ -1,0 +1,121 @@
+"""Answers in OpenAI's forms: server-sent events while they grow, or one object when they are complete."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from kt.engine.request import Delta, Finished
+from kt.server.errors import ApiError, internal
+from kt.server.generation import Answer, Answers, collect, while_connected
+from kt.server.schemas import Generation
+
+Choice = dict[str, Any]
+
+
+class Form(Protocol):
+    """How one endpoint words its choices."""
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+
+    def opening(self, index: int) -> Choice | None:
+        """The chunk that precedes an answer's text."""
+
+    def piece(self, index: int, delta: Delta) -> Choice | None:
+        """The chunk with new text; None if there is nothing to say."""
+
+    def ending(self, index: int, reason: str) -> Choice:
+        """The chunk that carries the finish reason."""
+
+    def whole(self, index: int, answer: Answer, reason: str) -> Choice:
+        """A complete answer."""
+
+
+async def respond(
+    http: HttpRequest, body: Generation, answers: Answers, form: Form, model: str
+) -> Response:
+    """The response to a generation request, streaming or not. The answers are cancelled if the client leaves."""
+    head = {"id": form.id_prefix + uuid.uuid4().hex, "created": int(time.time()), "model": model}
+    if body.stream:
+        return EventStream(_events(answers, form, head, body), answers)
+    try:
+        whole = await while_connected(http, collect(answers))
+    finally:
+        answers.cancel()
+    finished = [answer.finished for answer in whole if answer.finished is not None]
+    choices = [form.whole(i, answer, finished[i].reason) for i, answer in enumerate(whole)]
+    usage = usage_of(finished, body.n)
+    return JSONResponse({**head, "object": form.object, "choices": choices, "usage": usage})
+
+
+class EventStream(StreamingResponse):
+    """Sends events until they end or the client leaves; either way nothing goes on in the engine."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, content: AsyncIterator[bytes], answers: Answers) -> None:
+        super().__init__(content, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self.answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.answers.cancel()
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One event; ASCII, because some clients also split lines at U+2028 and its like."""
+    return b"data: " + json.dumps(content, separators=(",", ":")).encode("ascii") + b"\n\n"
+
+
+async def _events(
+    answers: Answers, form: Form, head: dict[str, Any], body: Generation
+) -> AsyncIterator[bytes]:
+    head = {**head, "object": form.chunk_object}
+    if body.include_usage:
+        head["usage"] = None
+    finished: list[Finished] = []
+    try:
+        for index in range(len(answers.handles)):
+            if (choice := form.opening(index)) is not None:
+                yield event({**head, "choices": [choice]})
+        async with aclosing(answers.events()) as incoming:
+            async for index, news in incoming:
+                if isinstance(news, Delta):
+                    choice = form.piece(index, news)
+                else:
+                    finished.append(news)
+                    choice = form.ending(index, news.reason)
+                if choice is not None:
+                    yield event({**head, "choices": [choice]})
+        if body.include_usage:
+            yield event({**head, "choices": [], "usage": usage_of(finished, body.n)})
+        yield b"data: [DONE]\n\n"
+    except ApiError as error:
+        yield event(error.content())
+    except Exception as error:
+        yield event(internal(error).content())
+
+
+def usage_of(finished: Iterable[Finished], n: int) -> dict[str, Any]:
+    """Token counts. The n answers to a prompt share it, so it counts once, as OpenAI does."""
+    ends = list(finished)
+    prompt = sum(end.prompt_tokens for end in ends) // n
+    completion = sum(end.completion_tokens for end in ends)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends) // n},
+    }

@@ -1,0 +1,85 @@
+"""A real server on a free port of the loopback, in a thread, over an engine with a fake executor."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from kt.engine.engine import Engine
+from kt.server.app import create_app
+from kt.server.serve import Server, reserve, url_of
+from tests.fakes import FakeExecutor, FakeTokenizer
+
+MODEL = "fake-1b"
+INFO = {
+    "model": MODEL,
+    "aliases": ["fake", "/models/fake.gguf"],
+    "variant": {"value": "avx512_vnni", "reason": "the best that this CPU has"},
+}
+
+
+@dataclass
+class Running:
+    """A server under test. engine: its engine; http: a client of it."""
+
+    url: str
+    engine: Engine
+    http: httpx.Client
+    server: Server
+
+    def chat(self, text: str = "hello", **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def complete(self, prompt: Any = "hello", **fields: Any) -> httpx.Response:
+        return self.http.post("/v1/completions", json={"model": MODEL, "prompt": prompt, **fields})
+
+    def wait_until_idle(self, seconds: float = 5.0) -> None:
+        """Fails unless the engine has nothing to do and all pages back within `seconds`."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            stats = self.engine.stats()
+            if not stats.running and not stats.waiting and stats.pages_free == stats.pages_total:
+                return
+            time.sleep(0.01)
+        pytest.fail(f"still busy: {self.engine.stats()}")
+
+
+@contextmanager
+def running(executor: FakeExecutor, tokenizer: Any = None, **options: Any) -> Iterator[Running]:
+    tokenizer = tokenizer or FakeTokenizer()
+    with ExitStack() as stack:
+        engine = Engine(executor, tokenizer, model_name=MODEL, max_batch=8).start()
+        stack.callback(engine.close, 0.0)
+        app = create_app(engine, tokenizer, INFO, **options)
+        listener = reserve("127.0.0.1", 0)
+        ready = threading.Event()
+        server = Server(app, ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(setattr, server, "should_exit", True)
+        assert ready.wait(10)
+        http = stack.enter_context(httpx.Client(base_url=url_of(listener), timeout=20))
+        yield Running(url_of(listener), engine, http, server)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Running]]:
+    """serve(executor, tokenizer=None, **options of create_app) -> Running, until the test ends."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(running(*args, **options))
+
+
+@pytest.fixture(scope="module")
+def random_server() -> Iterator[Running]:
+    """One that answers pseudo-random text; for tests that do not care what it says."""
+    with running(FakeExecutor()) as server:
+        yield server
