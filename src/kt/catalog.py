@@ -69,7 +69,9 @@ def resolve(text: str, entries: Mapping[str, Entry] | None = None) -> Entry:
     if path.exists():
         return Entry(name=_path_name(path), path=path)
     if _means_a_path(text):
-        raise ModelError(f"no such file or folder: {text}", hint="`kt models` lists the models known by name.")
+        raise ModelError(
+            f"no such file or folder: {text}", hint="`kt models` lists the models known by name."
+        )
     entry = _repository(text)
     if entry is not None:
         return entry

@@ -32,24 +32,23 @@ COMMANDS = {
     "models": Command("kt.cli.models", "models", "List the models known by name."),
     "run": Command("kt.cli.run", "run", "Load a model and serve it on this machine."),
     "chat": Command("kt.cli.chat", "chat", "Talk to a running model."),
-    "bench": Command("kt.cli.bench", "bench", "Measure a model, or one layer, against the machine's limits."),
+    "bench": Command(
+        "kt.cli.bench", "bench", "Measure a model, or one layer, against the machine's limits."
+    ),
 }
 
 
 class LazyGroup(TyperGroup):
     """Knows its commands by name and one line of help; imports only the one that runs."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A stand-in, enough for the list in --help."""
-        row = COMMANDS.get(cmd_name)
-        return None if row is None else TyperCommand(cmd_name, help=row.help)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # Stand-ins, enough for the list in --help and for the suggestion after a typo.
+        self.commands = {name: TyperCommand(name, help=row.help) for name, row in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load(command.name) if command is not None else None, rest
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else load(name), rest
 
 
 def load(name: str) -> Any:
@@ -86,7 +85,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _kt(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

@@ -1,0 +1,262 @@
+"""Downloads against a hub on loopback: what is fetched, resumed, refused, and never used unverified."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from kt import download, transfer
+from kt.catalog import Entry
+from kt.errors import DownloadError, ModelError, UsageError
+from tests.hub import Hub, Repo
+
+WEIGHTS = random.Random(1).randbytes(3_000_000)
+CONFIG = b'{"model_type": "llama"}'
+MODEL = Entry(name="m", repo="owner/model")
+
+
+def gguf_repo() -> Repo:
+    return Repo(
+        {
+            "README.md": b"read me",
+            "m-Q4_0.gguf": b"4" * 2000,
+            "m-Q8_0-00001-of-00002.gguf": b"8" * 2000,
+            "m-Q8_0-00002-of-00002.gguf": b"9" * 2000,
+            "mmproj-m-f16.gguf": b"p" * 2000,
+        }
+    )
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    repos = {
+        "owner/model": Repo(
+            {"config.json": CONFIG, "model.safetensors": WEIGHTS, "x.bin": b"p" * 9}
+        ),
+        "owner/gguf": gguf_repo(),
+    }
+    with Hub(repos) as hub:
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", hub.url)
+        monkeypatch.setattr(transfer, "RETRY_SECONDS", 0.001)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub
+
+
+def blobs(tmp_path: Path, repo: str = "owner--model") -> list[str]:
+    return sorted(p.name for p in (tmp_path / "hub" / f"models--{repo}" / "blobs").iterdir())
+
+
+def test_fetches_only_what_a_model_needs(hub: Hub) -> None:
+    folder = download.fetch(MODEL)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert (folder / "config.json").read_bytes() == CONFIG
+    assert hub.sent("x.bin") == []
+
+
+def test_the_hub_library_finds_the_files_in_its_own_cache(hub: Hub) -> None:
+    from huggingface_hub import try_to_load_from_cache
+
+    folder = download.fetch(MODEL)
+    found = try_to_load_from_cache(
+        "owner/model", "model.safetensors", cache_dir=constants.HF_HUB_CACHE
+    )
+    assert found == str(folder / "model.safetensors")
+
+
+def test_progress_ends_at_the_total(hub: Hub) -> None:
+    seen: list[tuple[int, int]] = []
+    download.fetch(MODEL, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(WEIGHTS), len(WEIGHTS))
+
+
+def test_a_second_run_fetches_and_hashes_nothing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    download.fetch(MODEL)
+    monkeypatch.setattr(download, "has_hash", lambda *_: pytest.fail("hashed again"))
+    download.fetch(MODEL)
+    assert hub.sent("model.safetensors") == [len(WEIGHTS)]
+
+
+def test_a_dropped_connection_resumes_within_the_run(hub: Hub) -> None:
+    cut = len(WEIGHTS) * 4 // 10
+    hub.repos["owner/model"].cuts = [cut]
+    folder = download.fetch(MODEL)
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert hub.sent("model.safetensors") == [cut, len(WEIGHTS) - cut]
+
+
+def test_a_run_that_died_resumes_in_the_next(hub: Hub, tmp_path: Path) -> None:
+    cut = len(WEIGHTS) * 4 // 10
+    hub.repos["owner/model"].cuts = [cut, 0, 0, 0, 0, 0]
+    with pytest.raises(DownloadError, match=f"{cut} of {len(WEIGHTS)} bytes"):
+        download.fetch(MODEL)
+    assert not list((tmp_path / "hub").rglob("model.safetensors"))
+    assert hub.sent("model.safetensors") == [cut, 0, 0, 0, 0, 0]
+    hub.requests.clear()
+    folder = download.fetch(MODEL)
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert hub.sent("model.safetensors") == [len(WEIGHTS) - cut]
+    assert not [name for name in blobs(tmp_path) if name.endswith(".incomplete")]
+
+
+def test_a_server_without_ranges_sends_it_all_again(hub: Hub) -> None:
+    repo = hub.repos["owner/model"]
+    repo.ignore_range, repo.cuts = True, [1_000_000]
+    seen: list[int] = []
+    folder = download.fetch(MODEL, progress=lambda done, total: seen.append(done))
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert seen[-1] == len(WEIGHTS)
+
+
+def test_a_changed_remote_file_starts_again(hub: Hub, tmp_path: Path) -> None:
+    repo = hub.repos["owner/model"]
+    repo.cuts = [1_200_000, 0, 0, 0, 0, 0]
+    with pytest.raises(DownloadError):
+        download.fetch(MODEL)
+    changed = random.Random(2).randbytes(2_000_000)
+    repo.files["model.safetensors"] = changed
+    hub.requests.clear()
+    folder = download.fetch(MODEL)
+    assert (folder / "model.safetensors").read_bytes() == changed
+    assert hub.sent("model.safetensors") == [len(changed)]
+    assert not [name for name in blobs(tmp_path) if name.endswith(".incomplete")]
+
+
+@pytest.mark.parametrize("damage", [b"", WEIGHTS[:1000], bytes(len(WEIGHTS))])
+def test_a_damaged_cached_file_is_found_and_fetched_again(hub: Hub, damage: bytes) -> None:
+    path = download.fetch(MODEL) / "model.safetensors"
+    before = path.stat().st_mtime_ns
+    path.resolve().write_bytes(damage)
+    os.utime(path.resolve(), ns=(before + 1, before + 1))
+    assert (download.fetch(MODEL) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_damaged_files_of_other_programs_are_found(hub: Hub, tmp_path: Path) -> None:
+    folder = download.fetch(MODEL)
+    (folder / "model.safetensors").resolve().write_bytes(bytes(len(WEIGHTS)))
+    (tmp_path / "hub" / "models--owner--model" / download.VERIFIED).unlink()
+    assert (download.fetch(MODEL) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_damaged_partial_file_is_not_built_upon(hub: Hub) -> None:
+    repo = hub.repos["owner/model"]
+    repo.cuts = [1_200_000, 0, 0, 0, 0, 0]
+    with pytest.raises(DownloadError):
+        download.fetch(MODEL)
+    partial = next(Path(constants.HF_HUB_CACHE).rglob("*.incomplete"))
+    partial.write_bytes(bytes(1_200_000))
+    assert (download.fetch(MODEL) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_wrong_bytes_are_never_used(hub: Hub, tmp_path: Path) -> None:
+    hub.repos["owner/model"].lies["model.safetensors"] = WEIGHTS[:-1] + b"!"
+    with pytest.raises(DownloadError, match="arrived damaged"):
+        download.fetch(MODEL)
+    assert not list((tmp_path / "hub").rglob("model.safetensors"))
+    assert not [name for name in blobs(tmp_path) if name.endswith(".incomplete")]
+
+
+def test_a_quantisation_is_chosen_by_name(hub: Hub) -> None:
+    path = download.fetch(Entry(name="g", repo="owner/gguf", files="q8_0"))
+    assert path.name == "m-Q8_0-00001-of-00002.gguf"
+    assert (path.parent / "m-Q8_0-00002-of-00002.gguf").read_bytes() == b"9" * 2000
+    assert hub.sent("m-Q4_0.gguf") == []
+    assert (
+        download.fetch(Entry(name="g", repo="owner/gguf", files="m-Q4_0.gguf")).name
+        == "m-Q4_0.gguf"
+    )
+
+
+@pytest.mark.parametrize("files", ["", "Q5_K"])
+def test_an_unclear_choice_lists_the_files(hub: Hub, files: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        download.fetch(Entry(name="g", repo="owner/gguf", files=files))
+    assert "m-Q4_0.gguf  2.0 KiB" in caught.value.hint
+    assert "m-Q8_0.gguf  3.9 KiB" in caught.value.hint
+    assert "mmproj" not in caught.value.hint
+
+
+def test_an_index_decides_which_safetensors(hub: Hub) -> None:
+    index = {"weight_map": {"a": "model-1.safetensors"}}
+    hub.repos["owner/sharded"] = Repo(
+        {
+            "config.json": CONFIG,
+            "model.safetensors.index.json": json.dumps(index).encode(),
+            "model-1.safetensors": b"1" * 2000,
+            "consolidated.safetensors": b"c" * 2000,
+        }
+    )
+    folder = download.fetch(Entry(name="s", repo="owner/sharded"))
+    assert (folder / "model-1.safetensors").read_bytes() == b"1" * 2000
+    assert not (folder / "consolidated.safetensors").exists()
+    hub.repos["owner/sharded"].files.pop("model-1.safetensors")
+    with pytest.raises(ModelError, match=r"lacks files that its index names: model-1\.safetensors"):
+        download.fetch(Entry(name="s", repo="owner/sharded"))
+
+
+def test_weights_that_are_not_admitted_are_not_fetched(hub: Hub) -> None:
+    def admit(size: int) -> None:
+        assert size == len(WEIGHTS)
+        raise DownloadError("too large")
+
+    with pytest.raises(DownloadError, match="too large"):
+        download.fetch(MODEL, admit=admit)
+    assert hub.sent("model.safetensors") == []
+
+
+def test_a_full_disk_is_refused_before_the_download(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 1_000_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(DownloadError, match=rf"needs {len(WEIGHTS)} bytes more.*1000000 free"):
+        download.fetch(MODEL)
+    assert hub.sent("model.safetensors") == []
+
+
+def test_unknown_gated_and_unreachable(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DownloadError, match="no repository owner/none"):
+        download.fetch(Entry(name="n", repo="owner/none"))
+    with pytest.raises(DownloadError, match="no revision v9"):
+        download.fetch(Entry(name="n", repo="owner/model", revision="v9"))
+    hub.repos["owner/model"].gated = True
+    with pytest.raises(DownloadError, match="gated") as caught:
+        download.fetch(MODEL)
+    assert f"{hub.url}/owner/model" in caught.value.hint
+    assert download.fetch(MODEL, token="secret").is_dir()
+
+
+def test_offline_uses_a_complete_cache_and_nothing_less(hub: Hub) -> None:
+    with pytest.raises(
+        DownloadError, match=r"HF_HUB_OFFLINE is set, and owner/model is not in the cache"
+    ):
+        download.fetch(MODEL, offline=True)
+    assert not download.is_cached(MODEL)
+    folder = download.fetch(MODEL)
+    hub.requests.clear()
+    assert download.fetch(MODEL, offline=True) == folder
+    assert download.is_cached(MODEL)
+    assert hub.requests == []
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError):
+        download.fetch(MODEL, offline=True)
+
+
+def test_a_hub_that_does_not_answer(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = download.fetch(MODEL)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    warnings: list[str] = []
+    assert download.fetch(MODEL, warn=warnings.append) == folder
+    assert "cannot reach the hub" in warnings[0]
+    with pytest.raises(DownloadError, match="cannot reach the hub"):
+        download.fetch(Entry(name="g", repo="owner/gguf"))
