@@ -1,0 +1,1 @@
+"""Facts about the machine that kt runs on."""
