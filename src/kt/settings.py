@@ -16,12 +16,14 @@ class Settings:
 
     variant: KT_VARIANT, the highest kernel variant to use. threads: KT_THREADS, worker threads.
     home: KT_HOME, folder for the state file and chat history (default: $XDG_STATE_HOME/kt).
+    models: folder that the hub's library downloads to (HF_HUB_CACHE, or as it derives it from HF_HOME).
     hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE. debug: KT_DEBUG, tracebacks for what kt did not expect.
     """
 
     variant: str | None = None
     threads: int | None = None
     home: Path = Path()
+    models: Path = Path()
     hf_token: str | None = None
     offline: bool = False
     debug: bool = False
@@ -30,11 +32,15 @@ class Settings:
 def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from `environ` (default: the process environment). Raises UsageError."""
     env = os.environ if environ is None else environ
-    state = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME", "/root"), ".local", "state")
+    user = env.get("HOME", "/root")
+    state = env.get("XDG_STATE_HOME") or os.path.join(user, ".local", "state")
+    cache = env.get("XDG_CACHE_HOME") or os.path.join(user, ".cache")
+    hub = env.get("HF_HOME") or os.path.join(cache, "huggingface")
     return Settings(
         variant=env.get("KT_VARIANT") or None,
         threads=_positive(env, "KT_THREADS"),
         home=Path(env.get("KT_HOME") or os.path.join(state, "kt")),
+        models=Path(env.get("HF_HUB_CACHE") or os.path.join(hub, "hub")),
         hf_token=env.get("HF_TOKEN") or None,
         offline=_flag(env, "HF_HUB_OFFLINE"),
         debug=_flag(env, "KT_DEBUG"),
