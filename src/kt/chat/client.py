@@ -1,0 +1,168 @@
+"""Talks to a server that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from kt.errors import KtError, UsageError
+from kt.server import state
+
+CONNECT_SECONDS = 5.0
+START_HINT = "start one in another terminal with: kt run MODEL"
+
+
+class NoServer(KtError):
+    """Nothing answers where a server was expected."""
+
+
+class ServerGone(KtError):
+    """The connection broke in the middle of an answer."""
+
+
+class Refused(KtError):
+    """The server answered with an error; the message is the server's."""
+
+
+@dataclass
+class Measures:
+    """What one answer took. first: seconds to the first text; decode: seconds from there to the end."""
+
+    started: float = field(default_factory=time.monotonic)
+    first: float | None = None
+    decode: float = 0.0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    finish_reason: str = ""
+
+    def heard(self) -> None:
+        """Some text arrived. A server that reports no usage is assumed to send a token at a time."""
+        now = time.monotonic() - self.started
+        if self.first is None:
+            self.first = now
+        self.decode = now - self.first
+        self.tokens += 1
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second after the first one."""
+        return (self.tokens - 1) / self.decode if self.tokens > 1 and self.decode > 0 else None
+
+
+def find_url(url: str | None, home: Path) -> str:
+    """`url` with a scheme and without /v1, or that of the running server. Raises NoServer, UsageError."""
+    if url is None:
+        found = state.read(home)
+        if found is None:
+            raise NoServer("no kt server is running here", hint=START_HINT)
+        return found.url
+    full = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(full)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(f"{url!r} is not a server's URL", hint="for example http://127.0.0.1:8000")
+    return full.rstrip("/").removesuffix("/v1")
+
+
+class Client:
+    """One server, by its base URL."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url = url
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+        # No limit on reading: a long prompt on a slow machine takes its time.
+        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+        self._http = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout, trust_env=not local
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def model(self) -> str:
+        """The name of the model that is served. Raises NoServer, Refused."""
+        try:
+            response = self._http.get("/v1/models")
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        if response.status_code != 200:
+            raise _refusal(response.status_code, response.text)
+        try:
+            return str(response.json()["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            message = f"what answers at {self.url} is not an OpenAI-compatible server"
+            raise NoServer(message, hint=START_HINT) from None
+
+    def stream(self, body: dict[str, Any], measures: Measures) -> Generator[str, None, None]:
+        """Pieces of the answer's text as they come; `measures` fills meanwhile.
+
+        Closing the iterator tells the server to stop. Raises NoServer, Refused, ServerGone.
+        """
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.status_code != 200:
+                    raise _refusal(response.status_code, response.read().decode(errors="replace"))
+                yield from _texts(response.iter_bytes(), measures)
+        except httpx.ConnectError as error:
+            raise self._unreachable(error) from error
+        except httpx.TransportError as error:
+            raise _gone() from error
+
+    def _unreachable(self, error: Exception) -> NoServer:
+        return NoServer(f"no server answers at {self.url} ({error})", hint=START_HINT)
+
+
+def _gone() -> ServerGone:
+    message = "the server went away in the middle of the answer"
+    return ServerGone(message, hint="see the terminal in which `kt run` was started")
+
+
+def _refusal(status: int, text: str) -> Refused:
+    try:
+        message = str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        message = f"the server answered with status {status}"
+    hint = "give the key with --api-key" if status == 401 else ""
+    return Refused(message, hint=hint)
+
+
+def _texts(chunks: Iterable[bytes], measures: Measures) -> Iterator[str]:
+    for data in _events(chunks):
+        if "error" in data:
+            raise _refusal(500, json.dumps(data))
+        if usage := data.get("usage"):
+            measures.tokens = usage.get("completion_tokens", measures.tokens)
+            measures.prompt_tokens = usage.get("prompt_tokens", 0)
+        for choice in data.get("choices") or ():
+            measures.finish_reason = choice.get("finish_reason") or measures.finish_reason
+            text = choice["delta"].get("content")
+            if text:
+                measures.heard()
+                yield text
+
+
+def _events(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a server-sent event stream. Raises ServerGone if it ends before [DONE]."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            yield json.loads(data)
+    raise _gone()

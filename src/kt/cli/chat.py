@@ -1,0 +1,111 @@
+"""`kt chat`: talk to a running model, once or at length."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kt import settings
+from kt.cli import render
+from kt.errors import UsageError
+
+if TYPE_CHECKING:
+    from kt.chat.session import Session
+
+
+def chat(
+    prompt: Annotated[
+        str | None, typer.Argument(help="One question; without it a conversation starts.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The server; default: the one running here.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name; default: the first one served.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="A system prompt.")] = "",
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="0 takes the best token always.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The longest answer, in tokens.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="The server's key, if it has one.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; docs/chat.md names its fields.")
+    ] = False,
+) -> None:
+    """Talk to a running model.
+
+    Reads the question from the argument, from standard input (`cat file | kt chat "summarise"`), or asks for it.
+    """
+    from kt.chat.client import Client, find_url
+    from kt.chat.session import Session
+
+    home = settings.load().home
+    question = _question(prompt)
+    if as_json and question is None:
+        raise UsageError("--json needs a question", hint='kt chat --json "one question"')
+    client = Client(find_url(url, home), api_key)
+    try:
+        options = {"temperature": temperature, "max_tokens": max_tokens}
+        given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+        session = Session(client, model or client.model(), system, given)
+        if question is None:
+            _converse(session)
+        else:
+            _answer(session, question, as_json)
+    finally:
+        client.close()
+
+
+def _question(prompt: str | None) -> str | None:
+    """The argument, what is piped in, or both; None if the user should be asked."""
+    if sys.stdin.isatty():
+        return prompt
+    piped = sys.stdin.buffer.read().decode(errors="replace").strip()
+    question = "\n\n".join(part for part in (prompt, piped) if part)
+    if not question:
+        raise UsageError("there is no question", hint='kt chat "one question"')
+    return question
+
+
+def _converse(session: Session) -> None:
+    from kt.chat.loop import COMMANDS, Loop
+    from kt.chat.prompt import line_reader
+
+    read = line_reader(settings.load().home, [f"/{name}" for name in COMMANDS])
+    Loop(session, render.stdout(), read).run()
+
+
+def _answer(session: Session, question: str, as_json: bool) -> None:
+    from kt.chat import terminal
+    from kt.chat.client import Measures
+
+    measures = Measures()
+    pieces = session.ask(question, measures)
+    if as_json:
+        answer = "".join(pieces)
+        render.json(
+            {
+                "model": session.model,
+                "answer": answer,
+                "finish_reason": measures.finish_reason,
+                "prompt_tokens": measures.prompt_tokens,
+                "completion_tokens": measures.tokens,
+                "first_token_seconds": measures.first,
+                "tokens_per_second": measures.rate,
+            }
+        )
+        return
+    console = render.stdout()
+    view = terminal.view(console)
+    try:
+        for text in pieces:
+            view.add(text)
+    finally:
+        view.close()
+    if console.is_terminal:
+        terminal.show_measures(console, measures)
