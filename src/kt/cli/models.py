@@ -17,14 +17,18 @@ READABLE_FORMATS = frozenset({"bf16"})
 
 
 def models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; docs/models.md names the fields.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; docs/models.md names the fields.")
+    ] = False,
 ) -> None:
     """List the models known by name: size, licence, and whether they run and fit here."""
     from kt.download import is_cached
     from kt.machine.survey import survey
 
     usable = survey(gpus=False).memory.usable
-    rows = [_row(alias, entry, usable, is_cached(entry)) for alias, entry in catalog.aliases().items()]
+    rows = [
+        _row(alias, entry, usable, is_cached(entry)) for alias, entry in catalog.aliases().items()
+    ]
     if as_json:
         render.json({"memory_usable_bytes": usable, "models": rows})
         return

@@ -7,6 +7,7 @@ lines, unwrapped, and a bar becomes one line at its start and one at its end.
 from __future__ import annotations
 
 import json as json_module
+import logging
 import sys
 import time
 import traceback
@@ -81,9 +82,14 @@ def unexpected(problem: BaseException, *, debug: bool) -> None:
     if debug:
         console.print(escape("".join(traceback.format_exception(problem))), soft_wrap=True)
     what = f"{type(problem).__name__}: {problem}".rstrip(": ")
-    console.print(f"[bold red]error:[/] kt failed in a way it did not expect ({escape(what)}).", soft_wrap=True)
+    console.print(
+        f"[bold red]error:[/] kt failed in a way it did not expect ({escape(what)}).",
+        soft_wrap=True,
+    )
     if not debug:
-        console.print("KT_DEBUG=1 in the environment shows where; please report it with that.", soft_wrap=True)
+        console.print(
+            "KT_DEBUG=1 in the environment shows where; please report it with that.", soft_wrap=True
+        )
 
 
 def table(
@@ -95,10 +101,14 @@ def table(
 ) -> None:
     """A table without frames; `headers` are (text, justification). Cells are plain text."""
     console = to or stdout()
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(h for h, _ in headers))
+    grid = Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(h for h, _ in headers)
+    )
     for i, (header, justify) in enumerate(headers):
         last = i == len(headers) - 1
-        grid.add_column(escape(header), justify=justify, header_style="bold", no_wrap=not last, overflow="fold")
+        grid.add_column(
+            escape(header), justify=justify, header_style="bold", no_wrap=not last, overflow="fold"
+        )
     for row in rows:
         grid.add_row(*map(escape, row))
     if title:
@@ -115,6 +125,14 @@ def table(
 def facts(title: str, rows: Sequence[tuple[str, str, str]], *, to: Console | None = None) -> None:
     """Rows of (name, value, reason) under a title."""
     table((("", "left"), ("", "left"), ("", "left")), rows, title=title, to=to)
+
+
+def log_to_stderr() -> None:
+    """Log lines of kt from "info" on, of its libraries from "warning" on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("kt").setLevel(logging.INFO)
 
 
 @contextmanager
@@ -135,7 +153,12 @@ def _live_bar(label: str, unit: str) -> Iterator[Update]:
     counts: tuple[bars.ProgressColumn, ...] = (bars.MofNCompleteColumn(),)
     if unit == "bytes":
         counts = (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), *counts, bars.TimeRemainingColumn())
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        *counts,
+        bars.TimeRemainingColumn(),
+    )
     with bars.Progress(*columns, console=stderr(), transient=False) as live:
         task = live.add_task(escape(label), total=None)
         yield lambda done, total: live.update(task, completed=done, total=total)

@@ -1,0 +1,78 @@
+"""How `kt run` shows a machine, a plan, and one answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kt.cli import render
+from kt.errors import KtError
+from kt.units import format_bytes
+
+if TYPE_CHECKING:
+    from kt.engine.handle import Handle
+    from kt.machine.facts import Machine
+    from kt.placement.plan import Plan
+
+PARTS = {
+    "embedding": "token embedding",
+    "attention": "attention",
+    "mlp": "dense MLP",
+    "router": "routers",
+    "experts": "experts",
+    "norms": "norms",
+    "head": "output head",
+    "kv_cache": "KV cache",
+    "working": "working memory",
+    "process": "Python and tokenizer",
+}
+
+
+def show_machine(machine: Machine) -> None:
+    """A few lines about the machine; `kt doctor` shows all of it."""
+    memory = machine.memory
+    rows = [
+        ("CPU", machine.cpu.model or machine.cpu.vendor, ""),
+        ("memory", f"{format_bytes(memory.usable)} for kt", memory.usable_reason),
+    ]
+    rows += [
+        (f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.total)}", "not used")
+        for gpu in machine.gpus
+    ]
+    render.facts("Machine", rows, to=render.stderr())
+
+
+def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
+    """The plan: to stdout if it is what was asked for, else to stderr."""
+    if as_json:
+        render.json({"fits": True, "plan": plan.to_json()})
+        return
+    console = render.stdout() if as_result else render.stderr()
+    rows = [
+        ("variant", plan.variant.value, plan.variant.reason),
+        ("threads", str(len(plan.worker_cpus.value)), plan.worker_cpus.reason),
+        ("context", f"{plan.context.value} tokens", plan.context.reason),
+        ("batch", f"{plan.max_batch.value} requests", plan.max_batch.reason),
+        ("KV pages", str(plan.n_pages.value), plan.n_pages.reason),
+    ]
+    render.facts(f"Plan for {plan.model}", rows, to=console)
+    memory = [(PARTS[name], format_bytes(count)) for name, count in plan.parts.items()]
+    memory.append(("in all", f"{format_bytes(plan.needed)} of {format_bytes(plan.usable.value)}"))
+    render.table((("", "left"), ("", "left")), memory, title="Memory", to=console)
+
+
+def show_answer(handle: Handle) -> None:
+    """Streams the text to stdout, then a line about speed to stderr. Raises KtError if the engine failed."""
+    from kt.engine.request import Delta
+
+    for event in handle:
+        if isinstance(event, Delta):
+            render.result(event.text, end="")
+            continue
+        render.result("")
+        if event.reason == "error":
+            raise KtError(f"the model failed: {event.message}")
+        seconds = event.timings.decode
+        rate = f", {(event.completion_tokens - 1) / seconds:.1f} tokens/s" if seconds else ""
+        render.note(
+            f"{event.prompt_tokens} prompt tokens, {event.completion_tokens} tokens answered{rate}"
+        )

@@ -1,0 +1,200 @@
+"""`kt run`: from a model's name to a server on this machine."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kt import catalog, settings
+from kt.cli import plan_view, render
+from kt.errors import KtError, UsageError
+from kt.units import format_bytes
+
+if TYPE_CHECKING:
+    from kt.catalog import Entry
+    from kt.engine.launch import Prepared, Running
+    from kt.machine.facts import Machine
+
+PROMPT_TOKENS = 512
+"""The longest answer to --prompt."""
+
+
+def run(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Alias, path, or owner/name[:QUANTISATION] on the hub."
+        ),
+    ],
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Answer this on stdout and end; no server.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than loopback need a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    api_key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Clients must send it; may be repeated.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Longest prompt and answer, in tokens. Default: what fits.")
+    ] = None,
+    max_batch: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Requests computed at once. Default: 8.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Worker threads. Default: see kt doctor.")
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option(help="Kernel variant, to go below what the CPU can do.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and load nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: the plan as JSON.")
+    ] = False,
+) -> None:
+    """Load a model and serve it on this machine, for `kt chat` and any OpenAI client.
+
+    The survey, the plan and the progress go to stderr.
+    """
+    if as_json and not dry_run:
+        raise UsageError(
+            "--json goes with --dry-run", hint="The running server shows its plan at /health."
+        )
+    wanted = settings.load()
+    entry = catalog.resolve(model)
+    serving = prompt is None and not dry_run
+    with closing(_reserve(host, port, api_key)) if serving else nullcontext() as listener:
+        machine = _survey()
+        if not as_json:
+            plan_view.show_machine(machine)
+        path = _locate(entry, wanted, machine, dry_run)
+        try:
+            prepared = _prepare(
+                path, machine, entry, variant or wanted.variant, context, max_batch, threads
+            )
+        except KtError as problem:
+            _show_refused(problem, as_json)
+            raise
+        plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
+        if dry_run:
+            return
+        with _launch(prepared) as running:
+            if prompt is not None:
+                _answer(running, prompt)
+            else:
+                _serve(running, prepared, listener, api_key or [], entry, model)
+
+
+def _survey() -> Machine:
+    from kt.machine.survey import survey
+
+    return survey()
+
+
+def _reserve(host: str, port: int, api_keys: list[str] | None) -> Any:
+    """The port is taken before anything long begins, so that a taken one is told at once."""
+    from kt.server.serve import reserve
+
+    return reserve(host, port, api_keys=api_keys or ())
+
+
+def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: bool) -> Path:
+    """The model's files on this machine, downloaded if need be (never by a dry run)."""
+    if entry.path is not None:
+        return entry.path
+    from kt import download
+    from kt.placement.plan import admit
+
+    if dry_run:
+        if not download.is_cached(entry):
+            size = f" ({format_bytes(entry.size_bytes)})" if entry.size_bytes else ""
+            raise UsageError(
+                f"{entry.repo} is not downloaded yet{size}, and a plan is made from its files",
+                hint="Leave --dry-run out to download it; what cannot fit is refused before.",
+            )
+        return download.fetch(entry, offline=True)
+    if entry.size_bytes:
+        admit(entry.size_bytes, machine, entry.name)
+    with render.progress(f"Downloading {entry.repo}") as update:
+        return download.fetch(
+            entry,
+            token=wanted.hf_token,
+            offline=wanted.offline,
+            progress=update,
+            admit=lambda size: admit(size, machine, entry.name),
+            warn=render.warn,
+        )
+
+
+def _prepare(
+    path: Path,
+    machine: Machine,
+    entry: Entry,
+    variant: str | None,
+    context: int | None,
+    max_batch: int | None,
+    threads: int | None,
+) -> Prepared:
+    from kt.engine.launch import prepare
+
+    return prepare(
+        path,
+        machine,
+        name=entry.name,
+        variant=variant,
+        context=context,
+        max_batch=max_batch,
+        threads=threads,
+    )
+
+
+def _show_refused(problem: KtError, as_json: bool) -> None:
+    from kt.placement.refusal import PlanDoesNotFit
+
+    if as_json and isinstance(problem, PlanDoesNotFit):
+        render.json({"fits": False, "plan": problem.plan})
+
+
+def _launch(prepared: Prepared) -> Running:
+    from kt.engine.launch import launch
+
+    with render.progress(f"Loading {prepared.name}") as update:
+        return launch(prepared, progress=update)
+
+
+def _serve(
+    running: Running, prepared: Prepared, listener: Any, keys: list[str], entry: Entry, typed: str
+) -> None:
+    from kt.server.app import create_app
+    from kt.server.serve import serve
+
+    render.log_to_stderr()
+    names = sorted({typed, entry.repo or typed} - {entry.name})
+    info = {"model": entry.name, "aliases": names, "plan": prepared.plan.to_json()}
+    app = create_app(running.engine, running.tokenizer, info, api_keys=keys)
+    serve(app, listener=listener, home=settings.load().home, ready=_ready)
+
+
+def _ready(url: str) -> None:
+    render.result(f"Ready: {url}/v1  (OpenAI API)")
+    render.note("Talk to it with `kt chat` in another terminal. Ctrl-C ends it.")
+
+
+def _answer(running: Running, prompt: str) -> None:
+    """One greedy answer on stdout, as it comes."""
+    from kt.engine.request import Request, Sampling
+
+    tokenizer = running.tokenizer
+    ids = (
+        tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        if tokenizer.has_chat_template
+        else tokenizer.encode(prompt)
+    )
+    request = Request(ids, Sampling(max_tokens=PROMPT_TOKENS, temperature=0.0))
+    plan_view.show_answer(running.engine.submit(request))

@@ -1,0 +1,142 @@
+"""From a path to a running engine: what `kt run`, `kt bench` and a chat without a server have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kt.engine.engine import Engine
+from kt.kernels import variants
+from kt.models import families
+from kt.placement.plan import Plan, plan
+from kt.units import Choice
+from kt.weights.checkpoint import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    from kt.engine.cpu_executor import CpuExecutor
+    from kt.machine.facts import Machine
+    from kt.models.spec import ModelSpec
+    from kt.tokenizer import Tokenizer
+
+CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model that was opened, checked and planned; no memory is taken yet."""
+
+    name: str
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    plan: Plan
+
+
+class Running:
+    """A started engine and what it stands on. Close it, or use it in a `with`."""
+
+    def __init__(
+        self, prepared: Prepared, tokenizer: Tokenizer, executor: CpuExecutor, engine: Engine
+    ) -> None:
+        self.plan = prepared.plan
+        self.tokenizer = tokenizer
+        self.engine = engine
+        self._executor = executor
+        self._checkpoint = prepared.checkpoint
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Lets running requests finish for `timeout` seconds, then frees threads and memory."""
+        self.engine.close(timeout)
+        self._executor.close()
+        self._checkpoint.close()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(0.0 if error else CLOSE_SECONDS)
+
+
+def prepare(
+    path: Path,
+    machine: Machine,
+    *,
+    name: str,
+    variant: str | None = None,
+    context: int | None = None,
+    max_batch: int | None = None,
+    threads: int | None = None,
+) -> Prepared:
+    """Opens and checks the files and plans. Arguments that are None are decided by the plan.
+
+    Raises ModelError (files), MachineError or UsageError (variant, values), DoesNotFit.
+    """
+    chosen = variants.select(machine.cpu, variant)
+    checkpoint = open_checkpoint(path)
+    try:
+        spec = families.spec(checkpoint)
+        decided = plan(
+            spec,
+            checkpoint,
+            machine,
+            model=name,
+            variant=Choice(chosen.value.name, chosen.reason),
+            context=context,
+            max_batch=max_batch,
+            threads=threads,
+        )
+    except BaseException:
+        checkpoint.close()
+        raise
+    return Prepared(name, checkpoint, spec, decided)
+
+
+def launch(
+    prepared: Prepared,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    warm_up: bool = True,
+) -> Running:
+    """Packs the weights (progress(done, total) in bytes), runs the largest prefill once, starts the engine.
+
+    Raises KtError; then nothing stays in memory.
+    """
+    from kt.engine.cpu_executor import CpuExecutor
+    from kt.kernels.library import load
+    from kt.tokenizer import Tokenizer
+
+    decided = prepared.plan
+    tokenizer = Tokenizer.load(
+        prepared.checkpoint
+    )  # before the weights: a bad tokenizer fails fast
+    executor = CpuExecutor(
+        replace(prepared.spec, context=decided.context.value),
+        prepared.checkpoint,
+        load(decided.variant.value),
+        cpus=decided.worker_cpus.value,
+        n_pages=decided.n_pages.value,
+        max_batch_tokens=decided.max_batch_tokens,
+        progress=progress,
+    )
+    try:
+        engine = Engine(
+            executor,
+            tokenizer,
+            model_name=prepared.name,
+            max_batch=decided.max_batch.value,
+            prefill_chunk=decided.max_batch_tokens - decided.max_batch.value,
+        )
+        if warm_up:
+            engine.warm_up()
+        engine.start()
+    except BaseException:
+        executor.close()
+        raise
+    return Running(prepared, tokenizer, executor, engine)

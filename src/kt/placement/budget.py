@@ -1,0 +1,146 @@
+"""How many bytes a model takes in memory: packed weights, KV pages, working memory. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kt.errors import ModelError
+from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+from kt.models.tensors import PARTS, expected_tensors
+from kt.units import MIB
+from kt.weights.checkpoint import Checkpoint
+from kt.weights.tensor import Tensor
+
+PAGE_TOKENS: Final = 32
+"""Positions a KV page holds (kt_page_tokens in native/include/kt.h)."""
+
+PROCESS_BYTES: Final = 256 * MIB
+"""Python, its libraries and the tokenizer: measured 75 MiB without, 130 to 230 MiB with a tokenizer."""
+
+PANEL_ROWS: Final = 16
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Bytes of one panel of 16 rows: `per_k` for each (padded) column, `per_group` for each `group` columns."""
+
+    per_k: int
+    group: int = 32
+    per_group: int = 0
+
+
+PACKINGS: Final[dict[str, Packing]] = {
+    "F32": Packing(64),
+    "F16": Packing(32),
+    "BF16": Packing(32),
+    "I8_G32": Packing(16, 32, 32),
+    "I8_G32M": Packing(16, 32, 64),
+    "I8_K16": Packing(16, 256, 288),
+    "I8_K32M": Packing(16, 256, 320),
+    "I4_G32": Packing(8, 32, 32),
+    "I4_G32M": Packing(8, 32, 64),
+    "I4_K32M": Packing(8, 256, 320),
+    "I5_G32": Packing(16, 32, 32),
+}
+"""The layout of native/formats/layout.h, in bytes. A test compares it with kt_packed_bytes."""
+
+
+def packed_bytes(packed_format: str, n: int, k: int) -> int:
+    """Bytes of a matrix [n, k] packed as `packed_format`: panels of 16 rows, each a multiple of 64 bytes.
+
+    Raises ModelError if the format does not exist or k is not whole groups of it.
+    """
+    packing = PACKINGS.get(packed_format)
+    if packing is None:
+        raise ModelError(f"no packed format is called {packed_format!r}")
+    padded = _round_up(k, 32)
+    if padded % packing.group:
+        raise ModelError(f"{packed_format} needs rows of whole groups of {packing.group}, not {k}")
+    panel = packing.per_k * padded + packing.per_group * (padded // packing.group)
+    return -(-n // PANEL_ROWS) * _round_up(panel, 64)
+
+
+FormatOf = Callable[[Tensor], str]
+
+
+def native_format(tensor: Tensor) -> str:
+    """The packed format that a tensor is loaded as when nothing else is asked for."""
+    return tensor.encoding.packed_format
+
+
+def weight_bytes(
+    spec: ModelSpec, checkpoint: Checkpoint, format_of: FormatOf = native_format
+) -> dict[str, int]:
+    """Part of the model -> bytes of its packed weights; parts that the model does not have are left out."""
+    parts = dict.fromkeys(
+        ("embedding", "attention", "mlp", "router", "experts", "norms", "head"), 0
+    )
+    for role in expected_tensors(spec):
+        parts[_part(role)] += tensor_bytes(checkpoint.tensor(role), format_of)
+    for index, layer in enumerate(spec.layers):
+        if isinstance(layer.mlp, ExpertSpec):
+            for part in PARTS:
+                matrices = checkpoint.experts(index, part)
+                parts["experts"] += sum(tensor_bytes(matrix, format_of) for matrix in matrices)
+    return {name: count for name, count in parts.items() if count}
+
+
+def tensor_bytes(tensor: Tensor, format_of: FormatOf = native_format) -> int:
+    """Bytes of one tensor in memory: matrices packed, vectors as float32."""
+    if len(tensor.shape) == 1:
+        return 4 * tensor.shape[0]
+    return packed_bytes(format_of(tensor), *tensor.shape)
+
+
+def _part(role: str) -> str:
+    if role in ("embed", "lm_head"):
+        return {"embed": "embedding", "lm_head": "head"}[role]
+    name = role.rsplit(".", 1)[-1] if not role.endswith(".bias") else role.split(".")[-2]
+    if name in ("q", "k", "v", "o"):
+        return "attention"
+    if name in PARTS:
+        return "mlp"
+    return "router" if name == "router" else "norms"
+
+
+def page_bytes(spec: ModelSpec) -> int:
+    """Bytes of one KV page in all layers together: keys and values, bfloat16, heads padded to 32."""
+    return sum(_layer_page_bytes(layer.attention) for layer in spec.layers)
+
+
+def _layer_page_bytes(attention: AttentionSpec) -> int:
+    return attention.n_kv_heads * 2 * PAGE_TOKENS * _round_up(attention.head_dim, 32) * 2
+
+
+def pages_for(tokens: int) -> int:
+    """KV pages that `tokens` positions of one sequence take."""
+    return -(-tokens // PAGE_TOKENS)
+
+
+def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_batch: int) -> int:
+    """Upper estimate of what a forward pass holds: value slots, their quantised copies, and logits.
+
+    A row of the batch has float32 slots for the residual, the normed input, q|k|v, the attention's output, gate and
+    up of every expert it chose, and router logits; an input of a matrix is held once more in at most 4 bytes.
+    """
+    widths = max(_row_width(spec.hidden, layer) for layer in spec.layers)
+    rows = max_batch_tokens * widths * (4 + 4)
+    logits = max_batch * spec.vocab * 4 * 2
+    return rows + logits
+
+
+def _row_width(hidden: int, layer: LayerSpec) -> int:
+    attention = layer.attention
+    heads = (2 * attention.n_heads + 2 * attention.n_kv_heads) * _round_up(attention.head_dim, 32)
+    if isinstance(layer.mlp, ExpertSpec):
+        router = layer.mlp.router
+        chosen = router.top_k * (2 * layer.mlp.mlp.intermediate + hidden) + router.n_experts
+    else:
+        chosen = 2 * layer.mlp.intermediate
+    return 3 * hidden + heads + chosen
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,186 @@
+"""The plan: what will lie where and why, or a refusal in bytes that names what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kt.errors import DoesNotFit, UsageError
+from kt.machine.facts import Machine
+from kt.models.spec import ModelSpec
+from kt.placement import budget
+from kt.placement.refusal import refuse
+from kt.units import Choice, format_bytes
+from kt.weights.checkpoint import Checkpoint
+
+MAX_BATCH: Final = 8
+PREFILL_CHUNK: Final = 512
+GOOD_CONTEXT: Final = 4096
+"""Below this much context the KV cache may take all that is left, not just half."""
+LEAST_CONTEXT: Final = 512
+"""kt does not choose less than this by itself."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before memory is taken. Amounts in bytes.
+
+    parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what is needed.
+    source_bytes: the model's files, mapped while weights are packed; such pages are dropped by the kernel when
+    memory is short, so they are not counted. n_pages: KV pages of PAGE_TOKENS positions, shared by all sequences.
+    """
+
+    model: str
+    family: str
+    variant: Choice[str]
+    worker_cpus: Choice[tuple[int, ...]]
+    context: Choice[int]
+    max_batch: Choice[int]
+    n_pages: Choice[int]
+    max_batch_tokens: int
+    parts: dict[str, int]
+    source_bytes: int
+    usable: Choice[int]
+
+    @property
+    def needed(self) -> int:
+        """Bytes of memory in all."""
+        return sum(self.parts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; docs/run.md lists the fields."""
+        return {
+            "model": self.model,
+            "family": self.family,
+            "variant": _choice(self.variant),
+            "threads": {"value": len(self.worker_cpus.value), "reason": self.worker_cpus.reason},
+            "worker_cpus": list(self.worker_cpus.value),
+            "context": _choice(self.context),
+            "max_batch": _choice(self.max_batch),
+            "kv_pages": _choice(self.n_pages),
+            "kv_page_tokens": budget.PAGE_TOKENS,
+            "max_batch_tokens": self.max_batch_tokens,
+            "memory": {
+                "needed_bytes": self.needed,
+                "usable_bytes": self.usable.value,
+                "usable_reason": self.usable.reason,
+                "parts": dict(self.parts),
+                "source_bytes": self.source_bytes,
+            },
+        }
+
+
+def _choice(choice: Choice[Any]) -> dict[str, Any]:
+    return {"value": choice.value, "reason": choice.reason}
+
+
+def plan(
+    spec: ModelSpec,
+    checkpoint: Checkpoint,
+    machine: Machine,
+    *,
+    model: str,
+    variant: Choice[str],
+    context: int | None = None,
+    max_batch: int | None = None,
+    threads: int | None = None,
+) -> Plan:
+    """Decides what the user left open. Raises DoesNotFit, or UsageError for a value that makes no sense."""
+    batch = Choice(
+        max_batch or MAX_BATCH, "asked for" if max_batch else "sequences computed at once"
+    )
+    max_batch_tokens = PREFILL_CHUNK + batch.value
+    parts = budget.weight_bytes(spec, checkpoint)
+    parts["working"] = budget.working_bytes(
+        spec, max_batch_tokens=max_batch_tokens, max_batch=batch.value
+    )
+    parts["process"] = budget.PROCESS_BYTES
+    usable = Choice(machine.memory.usable, machine.memory.usable_reason)
+    page = budget.page_bytes(spec)
+    free_pages = (usable.value - sum(parts.values())) // page
+    positions = _context(spec, context, free_pages)
+    pages = _pages(positions.value, batch.value, free_pages)
+    parts = _with_kv(parts, pages.value * page)
+    result = Plan(
+        model=model,
+        family=spec.family,
+        variant=variant,
+        worker_cpus=_workers(machine, threads),
+        context=positions,
+        max_batch=batch,
+        n_pages=pages,
+        max_batch_tokens=max_batch_tokens,
+        parts=parts,
+        source_bytes=checkpoint.tensor_bytes,
+        usable=usable,
+    )
+    if result.needed > usable.value:
+        raise refuse(result.to_json(), spec, checkpoint, asked=context)
+    return result
+
+
+def _context(spec: ModelSpec, asked: int | None, free_pages: int) -> Choice[int]:
+    """How many positions a sequence may have; LEAST_CONTEXT if not even that fits."""
+    if asked is not None:
+        if not 1 <= asked <= spec.context:
+            raise UsageError(
+                f"--context {asked}: this model has positions 1 to {spec.context}",
+                hint="Leave --context out to get as much as fits.",
+            )
+        return Choice(asked, "asked for")
+    roomy = max(free_pages // 2, min(free_pages, budget.pages_for(GOOD_CONTEXT)))
+    if budget.pages_for(spec.context) <= roomy:
+        return Choice(spec.context, "all that the model was made for")
+    fitting = [size for size in context_sizes(spec.context) if budget.pages_for(size) <= roomy]
+    chosen = max([min(LEAST_CONTEXT, spec.context), *fitting])
+    return Choice(chosen, f"what memory allows of the model's {spec.context}")
+
+
+def context_sizes(limit: int) -> list[int]:
+    """Round numbers of positions up to `limit`: powers of two, and halfway between them."""
+    powers = [1 << i for i in range(5, limit.bit_length())]
+    return sorted(s for power in powers for s in (power, power * 3 // 2) if s <= limit)
+
+
+def _pages(context: int, max_batch: int, free_pages: int) -> Choice[int]:
+    """Enough for `max_batch` full contexts if half of what is left allows it, and at least for one."""
+    one = budget.pages_for(context)
+    if one * max_batch <= max(one, free_pages // 2):
+        return Choice(one * max_batch, f"{max_batch} sequences of {context} positions")
+    pages = max(one, free_pages // 2)
+    return Choice(
+        pages,
+        f"half of the memory left by the weights, at least one full context; "
+        f"{pages * budget.PAGE_TOKENS} positions are shared by up to {max_batch} sequences",
+    )
+
+
+def _with_kv(parts: dict[str, int], kv: int) -> dict[str, int]:
+    working, process = parts.pop("working"), parts.pop("process")
+    return parts | {"kv_cache": kv, "working": working, "process": process}
+
+
+def _workers(machine: Machine, threads: int | None) -> Choice[tuple[int, ...]]:
+    found = machine.worker_cpus
+    if threads is None:
+        return found
+    if not 1 <= threads <= len(found.value):
+        raise UsageError(
+            f"--threads {threads}: this machine has 1 to {len(found.value)} for kt ({found.reason})"
+        )
+    return Choice(found.value[:threads], "asked for")
+
+
+def admit(weights: int, machine: Machine, model: str) -> None:
+    """Refuses weights of that many bytes on disk that cannot fit, before they are downloaded.
+
+    Packed weights are at least as large as on disk, so this never refuses what plan() would accept.
+    """
+    usable = machine.memory.usable
+    if weights > usable:
+        raise DoesNotFit(
+            f"{model} has {weights} bytes of weights ({format_bytes(weights)}), and kt may use "
+            f"{usable} bytes of memory here ({format_bytes(usable)}: {machine.memory.usable_reason})",
+            hint="Nothing was downloaded. A smaller or more strongly quantised model may fit; "
+            "`kt models` shows sizes.",
+        )
