@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Set as AbstractSet
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from kt.engine.sequence import Sequence
 from kt.engine.stats import Meter, Stats
 from kt.engine.text_stream import Detokenizer
 from kt.errors import KtError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +84,7 @@ class Engine:
         self._aborted = False
         self._thread = threading.Thread(target=self._run, name="kt-engine", daemon=True)
 
-    def start(self) -> Engine:
+    def start(self) -> Self:
         """Starts the thread; requests submitted before wait for it."""
         self._thread.start()
         return self
@@ -148,7 +151,7 @@ class Engine:
             self._aborted = True
         self._thread.join()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -168,7 +171,7 @@ class Engine:
         while self._take_news():
             try:
                 self._step()
-            except Exception as error:  # A defect here must not silence every later request.
+            except Exception as error:  # noqa: BLE001, a defect must not silence every later request
                 self._fail(self._everything(), error)
         self._abort_all()
 
@@ -207,7 +210,7 @@ class Engine:
             logits = self._executor.forward(self._layout.build(chunks))
             params = [sequence.sample_params() for sequence in ending]
             samples = self._executor.sample(logits, params) if params else []
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001, whatever it is, only this step's requests end
             self._fail([chunk.sequence for chunk in chunks], error)
             return
         self._count(chunks)
