@@ -11,6 +11,10 @@
 
 #define KT_ABI_VERSION 1
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum kt_status { KT_OK = 0, KT_BAD_ARGUMENT = -1, KT_NO_MEMORY = -2, KT_NOT_FINITE = -3 };
 
 int32_t kt_abi_version(void);
@@ -209,5 +213,9 @@ enum kt_peak { KT_PEAK_FMA_F32 = 0, KT_PEAK_DOT_INT8 = 1, KT_PEAK_DOT_BF16 = 2 }
 double kt_peak_rate(kt_pool *pool, int32_t kind, double seconds);
 /* Bytes per second that all workers read from data (larger than the caches). */
 double kt_read_rate(kt_pool *pool, const void *data, int64_t bytes, double seconds);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

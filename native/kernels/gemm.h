@@ -1,0 +1,80 @@
+// Matrix products over packed weights: units of one panel pair times a block of tokens.
+#pragma once
+#include <algorithm>
+
+#include "tiles.h"
+
+namespace kt {
+
+// One packed matrix.
+struct Matrix {
+  const uint8_t *data;
+  int format;
+  int encoding;
+  int64_t n, k;
+  PanelLayout panel;
+  const float *bias;
+
+  int64_t pairs() const { return ceil_div(panels(n), 2); }
+};
+
+inline Matrix matrix_of(const kt_weight &w, int64_t index) {
+  Matrix m{};
+  m.data = static_cast<const uint8_t *>(w.data) + index * w.stride;
+  m.format = w.format;
+  m.n = w.n, m.k = w.k;
+  m.bias = w.bias ? w.bias + index * w.n : nullptr;
+  with_format(w.format, [&](auto f) {
+    m.panel = panel_layout<decltype(f)>(w.k);
+    m.encoding = encoding_of<decltype(f)>();
+  });
+  return m;
+}
+
+// Encoded rows [count] with a stride, or those that `index` picks.
+struct Rows {
+  const uint8_t *base;
+  int64_t stride;
+  const int32_t *index;
+  const void *operator[](int64_t i) const { return base + (index ? index[i] : i) * stride; }
+};
+
+// Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns past n hold
+// garbage.
+template <class Each>
+inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int64_t to, Each &&each) {
+  alignas(64) float out[kMaxTileRows * 32];
+  const void *row[kMaxTileRows];
+  TileArgs args{};
+  args.panel[0] = m.data + 2 * pair * m.panel.bytes;
+  args.panel[1] = 2 * pair + 1 < panels(m.n) ? args.panel[0] + m.panel.bytes : args.panel[0];
+  args.blocks = m.panel.blocks;
+  args.line_bytes = m.panel.line_bytes;
+  args.rows = row;
+  args.out = out;
+  while (from < to) {
+    const int height = tile_height(to - from), count = kTileRows[height];
+    for (int i = 0; i < count; i++) row[i] = rows[from + i];
+    kTiles[m.format].fn[height](args);
+    if (m.bias) {
+      const int64_t columns = std::min<int64_t>(32, m.n - pair * 32);
+      for (int i = 0; i < count; i++)
+        for (int64_t c = 0; c < columns; c++) out[i * 32 + c] += m.bias[pair * 32 + c];
+    }
+    for (int i = 0; i < count; i++) each(from + i, out + i * 32);
+    from += count;
+  }
+}
+
+// Tokens per unit: their encoded rows stay in the second-level cache while panels pass by.
+inline int64_t token_block(int64_t row_bytes) {
+  const int64_t rows = 256 * 1024 / std::max<int64_t>(row_bytes, 1);
+  return std::clamp<int64_t>(rows / 12 * 12, 12, 240);
+}
+
+// Chunk of a dynamic loop: few enough grabs, fine enough to balance.
+inline int64_t chunk_of(int64_t total, int workers) {
+  return std::max<int64_t>(1, total / (int64_t(workers) * 8));
+}
+
+}  // namespace kt

@@ -1,0 +1,32 @@
+// Elementwise functions, 16 lanes at a time; every lane's result depends on that lane alone.
+#pragma once
+
+namespace kt {
+
+// e^x to about 1 ulp for x <= 88; 0 below -87.3. Range reduction by log 2 and a degree-6 polynomial.
+inline vf vf_exp(vf x) {
+  const vf clipped = vf_max(vf_min(x, vf_set1(88.0f)), vf_set1(-104.0f));
+  const vi n = vi_round(vf_mul(clipped, vf_set1(1.44269504f)));
+  const vf nf = vf_from(n);
+  vf r = vf_fma(nf, vf_set1(-0.693145752f), clipped);
+  r = vf_fma(nf, vf_set1(-1.42860677e-6f), r);
+  vf p = vf_set1(1.0f / 720);
+  p = vf_fma(p, r, vf_set1(1.0f / 120));
+  p = vf_fma(p, r, vf_set1(1.0f / 24));
+  p = vf_fma(p, r, vf_set1(1.0f / 6));
+  p = vf_fma(p, r, vf_set1(0.5f));
+  p = vf_fma(p, r, vf_set1(1.0f));
+  p = vf_fma(p, r, vf_set1(1.0f));
+  // 2^n in two factors, so that n below -126 goes through the subnormals to 0.
+  const vi half = vi_sar1(n);
+  const vi rest = vi_sub(n, half);
+  const vi bias = vi_set1(127);
+  const vf a = vf_bits(vi_shl<23>(vi_add(half, bias))), b = vf_bits(vi_shl<23>(vi_add(rest, bias)));
+  return vf_mul(vf_mul(p, a), b);
+}
+
+inline vf vf_silu(vf x) {
+  return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x))));
+}
+
+}  // namespace kt

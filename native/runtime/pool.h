@@ -1,0 +1,179 @@
+// Workers that run one job together. Between jobs they spin for some tens of microseconds, so that the
+// next step of a busy engine finds them awake, and then park in the kernel: an idle pool uses no CPU.
+#pragma once
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace kt {
+
+inline void futex_wait(std::atomic<uint32_t> *word, uint32_t seen) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+}
+inline void futex_wake_all(std::atomic<uint32_t> *word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+inline int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+// A counter that threads wait on: spin, then park. Only a wake with sleepers present enters the kernel.
+class Gate {
+ public:
+  uint32_t value() const { return word_.load(std::memory_order_acquire); }
+  void open() {
+    word_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst)) futex_wake_all(&word_);
+  }
+  void wait_past(uint32_t seen, int64_t spin_ns) {
+    for (int64_t start = 0;;) {
+      for (int i = 0; i < 64; i++) {
+        if (value() != seen) return;
+        _mm_pause();
+      }
+      if (!start) start = now_ns();
+      if (now_ns() - start > spin_ns) break;
+      sched_yield();  // the thread that brings the next job may be waiting for this very core
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    while (word_.load(std::memory_order_seq_cst) == seen) futex_wait(&word_, seen);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+ private:
+  alignas(64) std::atomic<uint32_t> word_{0};
+  alignas(64) std::atomic<uint32_t> sleepers_{0};
+};
+
+class Pool;
+
+// One worker's view of a running job.
+struct Worker {
+  Pool *pool;
+  int index;
+  int count;
+  inline void barrier();
+};
+
+class Pool {
+ public:
+  using Job = void (*)(Worker, void *);
+
+  static std::unique_ptr<Pool> create(int n, const int32_t *cpus) {
+    std::unique_ptr<Pool> pool(new Pool(n));
+    for (int i = 0; i < n; i++) {
+      pool->starts_[i] = {pool.get(), i, cpus ? cpus[i] : -1};
+      pthread_t thread;
+      if (pthread_create(&thread, nullptr, &Pool::main, &pool->starts_[i])) return nullptr;
+      pool->threads_.push_back(thread);
+    }
+    return pool;
+  }
+  ~Pool() {
+    stop_ = true;
+    jobs_.open();
+    for (pthread_t t : threads_) pthread_join(t, nullptr);
+  }
+  int size() const { return size_; }
+
+  // Runs job(worker, context) on every worker and returns when all have finished.
+  void run(Job job, void *context) {
+    job_ = job, context_ = context;
+    running_.store(uint32_t(size_), std::memory_order_relaxed);
+    const uint32_t seen = done_.value();
+    jobs_.open();
+    done_.wait_past(seen, 0);
+  }
+  // The same for a callable.
+  template <class F>
+  void each(F &&f) {
+    run([](Worker w, void *c) { (*static_cast<std::remove_reference_t<F> *>(c))(w); }, &f);
+  }
+
+  void barrier() {
+    const uint32_t seen = phase_.value();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == uint32_t(size_)) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.open();
+    } else {
+      phase_.wait_past(seen, kBarrierSpin);
+    }
+  }
+
+ private:
+  static constexpr int64_t kIdleSpin = 100000;    // ns a worker spins for the next job
+  static constexpr int64_t kBarrierSpin = 200000;  // ns, then another process has the core of a peer
+
+  struct Start {
+    Pool *pool;
+    int index;
+    int cpu;
+  };
+
+  explicit Pool(int n) : size_(n), starts_(size_t(n)) {}
+
+  static void *main(void *arg) {
+    const Start start = *static_cast<Start *>(arg);
+    if (start.cpu >= 0 && start.cpu < CPU_SETSIZE) {  // a refused pin costs speed, nothing else
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(start.cpu, &set);
+      pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    }
+    start.pool->loop(start.index);
+    return nullptr;
+  }
+  void loop(int index) {
+    for (uint32_t seen = 0;;) {
+      jobs_.wait_past(seen, kIdleSpin);
+      seen++;
+      if (stop_) return;
+      job_({this, index, size_}, context_);
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.open();
+    }
+  }
+
+  const int size_;
+  std::vector<Start> starts_;
+  std::vector<pthread_t> threads_;
+  std::atomic<bool> stop_{false};
+  Job job_ = nullptr;
+  void *context_ = nullptr;
+  Gate jobs_, done_, phase_;
+  alignas(64) std::atomic<uint32_t> running_{0};
+  alignas(64) std::atomic<uint32_t> arrived_{0};
+};
+
+inline void Worker::barrier() { pool->barrier(); }
+
+// Hands out [0, total) in chunks to whoever asks next. Padded: counters of neighbouring operations do not share
+// a cache line.
+class alignas(64) Units {
+ public:
+  void reset() { next_.store(0, std::memory_order_relaxed); }
+  template <class F>
+  void each(int64_t total, int64_t chunk, F &&f) {
+    for (;;) {
+      const int64_t from = next_.fetch_add(chunk, std::memory_order_relaxed);
+      if (from >= total) return;
+      const int64_t to = from + chunk < total ? from + chunk : total;
+      for (int64_t i = from; i < to; i++) f(i);
+    }
+  }
+
+ private:
+  std::atomic<int64_t> next_{0};
+};
+
+}  // namespace kt

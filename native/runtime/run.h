@@ -1,0 +1,254 @@
+// Running a program: every worker walks the same list of operations.
+#pragma once
+#include "build.h"
+
+namespace kt {
+
+inline void Program::plan_batch() {
+  const kt_batch &b = *batch_;
+  rows_ = b.seq_start[b.n_seqs];
+  n_steps_ = b.n_ops ? size_t(b.n_ops) : steps_.size();
+  runs_.clear(), blocks_.clear(), dense_blocks_.clear();
+  splits_ = 1;
+  for (int s = 0; s < b.n_seqs; s++) {
+    const int32_t start = b.seq_start[s], end = b.seq_start[s + 1], first = b.first_position[s];
+    for (int32_t row = start; row < end; row++) position_[size_t(row)] = first + row - start;
+    for (int32_t row = start; row < end;) {
+      const int32_t position = first + row - start;
+      const int32_t count = std::min(end - row, kPageTokens - position % kPageTokens);
+      runs_.push_back({s, row, count, position});
+      row += count;
+    }
+    for (int32_t row = start; row < end; row += int32_t(block_tokens_))
+      blocks_.push_back({s, row, std::min(int32_t(block_tokens_), end - row), first + row - start});
+    splits_ = std::max(splits_, ceil_div(first + end - start, kSplit));
+  }
+  for (int64_t row = 0; row < rows_; row += hidden_block_)
+    dense_blocks_.push_back({0, int32_t(row), int32_t(std::min(rows_, row + hidden_block_))});
+  for (Step &s : steps_)
+    for (int i = 0; i < kPhases; i++) s.units[size_t(i)].reset();
+  table_units_.reset();
+}
+
+inline int32_t Program::forward(const kt_batch &batch, float *logits) {
+  const std::string bad = check_batch(batch);
+  if (!bad.empty()) return fail(KT_BAD_ARGUMENT, "batch: " + bad);
+  batch_ = &batch, logits_ = logits;
+  plan_batch();
+  pool_->each([this](Worker w) { work(w); });
+  if (!logits || n_steps_ != steps_.size()) return KT_OK;
+  const Slot &s = slots_[size_t(d_.logits_slot)];
+  for (int64_t i = 0; i < batch.n_logits; i++) {
+    float *row = logits + i * s.width;
+    std::memcpy(row, s.row(i), size_t(s.width) * 4);
+    float probe = 0;  // NaN as soon as one value is not finite
+    for (int64_t c = 0; c < s.width; c++) probe += row[c] * 0.0f;
+    if (probe != 0) return fail(KT_NOT_FINITE, "logits of row " + std::to_string(i) + " are not finite");
+  }
+  return KT_OK;
+}
+
+inline void Program::work(Worker w) {
+  rope_tables(w);
+  for (size_t i = 0; i < n_steps_; i++) {
+    run(steps_[i], w);
+    w.barrier();
+  }
+}
+
+inline void Program::run(Step &s, Worker w) {
+  switch (s.op.kind) {
+    case KT_OP_EMBED:
+      return embed(s, w);
+    case KT_OP_NORM:
+      return norm(s, w);
+    case KT_OP_LINEAR:
+      return linear(s, w);
+    case KT_OP_ATTENTION:
+      return attention(s, w);
+    case KT_OP_ROUTE:
+      return route_rows(s, w);
+    case KT_OP_MLP:
+      return mlp(s, w);
+    default:
+      return select(s, w);
+  }
+}
+
+inline void Program::rope_tables(Worker w) {
+  const int64_t total = rows_ * int64_t(tables_.size());
+  table_units_.each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const Table &t = tables_[size_t(unit / rows_)];
+    const int64_t row = unit % rows_, half = t.rope.dims / 2;
+    rope_angles(t.rope, position_[size_t(row)], reinterpret_cast<float *>(t.cosine.data()) + row * half,
+                reinterpret_cast<float *>(t.sine.data()) + row * half);
+  });
+}
+
+inline void Program::embed(Step &s, Worker w) {
+  const Matrix m = matrix_of(s.op.w[0], 0);
+  Slot &o = out(s);
+  s.units[0].each(rows_, chunk_of(rows_, w.count), [&](int64_t i) {
+    const int64_t token = batch_->tokens[i];
+    float *x = o.row(i);
+    with_format(m.format, [&](auto f) {
+      const uint8_t *panel = m.data + token / kPanel * m.panel.bytes;
+      for (int64_t b = 0; b < m.panel.blocks; b++)
+        unpack_block<decltype(f)>(panel, m.panel, b, int(token % kPanel), x + b * 32);
+    });
+    for (int64_t c = 0; c < o.width; c++) x[c] *= s.op.scale;
+  });
+}
+
+inline void Program::norm(Step &s, Worker w) {
+  const Slot &x = in(s), &o = out(s);
+  const int64_t rows = rows_of(s), whole = o.width / 32 * 32;
+  s.units[0].each(rows, chunk_of(rows, w.count), [&](int64_t i) {
+    const float *row = x.row(i);
+    const vf scale = vf_set1(rms_scale(row, x.width, s.op.eps));
+    for (int64_t c = 0; c < whole; c += 32)
+      o.store_block(i, c / 32, vf_mul(vf_mul(vf_load(row + c), scale), vf_load(s.op.gain + c)),
+                    vf_mul(vf_mul(vf_load(row + c + 16), scale), vf_load(s.op.gain + c + 16)));
+    if (whole == o.width) return;
+    float tail[32] = {}, gain[32] = {};
+    std::memcpy(gain, s.op.gain + whole, size_t(o.width - whole) * 4);
+    for (int c = 0; c < 32; c += 16)
+      vf_store(tail + c, vf_mul(vf_mul(vf_load(row + whole + c), scale), vf_load(gain + c)));
+    o.store_block(i, whole / 32, vf_load(tail), vf_load(tail + 16));
+  });
+}
+
+inline void Program::linear(Step &s, Worker w) {
+  const kt_op &op = s.op;
+  const Slot &x = in(s), &o = out(s);
+  Matrix m[3];
+  int64_t pairs = 0, first_pair[4] = {}, column[3] = {}, row_bytes = 1;
+  for (int i = 0; i < op.n_weights; i++) {
+    m[i] = matrix_of(op.w[i], 0);
+    first_pair[i] = pairs;
+    pairs += m[i].pairs();
+    if (i) column[i] = column[i - 1] + m[i - 1].n;
+    row_bytes = std::max(row_bytes, x.row_bytes[m[i].encoding]);
+  }
+  const int64_t rows = rows_of(s), block = token_block(row_bytes);
+  const int64_t total = ceil_div(rows, block) * pairs;
+  s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const int64_t pair = unit % pairs, from = unit / pairs * block;
+    int i = op.n_weights - 1;
+    while (pair < first_pair[i]) i--;
+    const int64_t p = pair - first_pair[i], columns = std::min<int64_t>(32, m[i].n - p * 32);
+    multiply(m[i], p, x.rows(m[i].encoding), from, std::min(rows, from + block),
+             [&](int64_t row, const float *y) {
+               float *dst = o.row(row) + column[i] + p * 32;
+               if (op.flags & KT_ADD)
+                 for (int64_t c = 0; c < columns; c++) dst[c] += y[c];
+               else
+                 std::memcpy(dst, y, size_t(columns) * 4);
+             });
+  });
+}
+
+inline void Program::select(Step &s, Worker w) {
+  const Slot &x = in(s), &o = out(s);
+  const int64_t rows = batch_->n_logits;
+  s.units[0].each(rows, chunk_of(rows, w.count), [&](int64_t i) {
+    std::memcpy(o.row(i), x.row(batch_->logit_rows[i]), size_t(x.stride) * 4);
+  });
+}
+
+inline void Program::route_rows(Step &s, Worker w) {
+  const kt_router &r = s.op.router;
+  float *scratch = route_scratch_.data() + int64_t(w.index) * 2 * kMaxExperts;
+  s.units[0].each(rows_, chunk_of(rows_, w.count), [&](int64_t i) {
+    route(r, in(s).row(i), scratch, ids_.data() + i * r.top_k, weights_.data() + i * r.top_k);
+  });
+  w.barrier();
+  if (w.index == 0) {
+    top_k_ = r.top_k;
+    group_by_expert();
+  }
+}
+
+// Counting sort of (row, choice) pairs by expert.
+inline void Program::group_by_expert() {
+  int32_t first[kMaxExperts + 1] = {};
+  const int64_t pairs = rows_ * top_k_;
+  for (int64_t i = 0; i < pairs; i++) first[ids_[size_t(i)] + 1]++;
+  for (int e = 0; e < kMaxExperts; e++) first[e + 1] += first[e];
+  active_.clear(), expert_blocks_.clear();
+  for (int e = 0; e < kMaxExperts; e++) {
+    if (first[e] == first[e + 1]) continue;
+    for (int32_t from = first[e]; from < first[e + 1]; from += int32_t(hidden_block_))
+      expert_blocks_.push_back({int32_t(active_.size()), from,
+                                std::min(first[e + 1], from + int32_t(hidden_block_))});
+    active_.push_back(e);
+  }
+  for (int64_t i = 0; i < pairs; i++) {
+    const int32_t slot = first[ids_[size_t(i)]]++;
+    slot_of_[size_t(i)] = slot;
+    row_of_[size_t(slot)] = int32_t(i / top_k_);
+  }
+}
+
+inline void Program::mlp(Step &s, Worker w) {
+  const kt_op &op = s.op;
+  const Slot &x = in(s), &o = out(s);
+  const bool routed = op.router.top_k > 0;
+  const std::vector<ExpertBlock> &blocks = routed ? expert_blocks_ : dense_blocks_;
+  const auto expert = [&](const ExpertBlock &b) { return routed ? active_[size_t(b.active)] : 0; };
+  const Matrix gate0 = matrix_of(op.w[0], 0), down0 = matrix_of(op.w[2], 0);
+  const int64_t hidden_blocks = gate0.pairs(), row_bytes = encoded_row_bytes(down0.encoding, down0.k);
+  const int32_t *pick = routed ? row_of_.data() : nullptr;
+
+  int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
+  s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const ExpertBlock &b = blocks[size_t(unit / pairs)];
+    const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
+    const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
+    alignas(64) float gated[240 * 32];
+    multiply(gate, pair, {x.memory[gate.encoding].data(), x.row_bytes[gate.encoding], pick}, b.from, b.to,
+             [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
+    multiply(up, pair, {x.memory[up.encoding].data(), x.row_bytes[up.encoding], pick}, b.from, b.to,
+             [&](int64_t i, const float *y) {
+               float *h = gated + (i - b.from) * 32;
+               for (int c = 0; c < 32; c += 16)
+                 vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
+               for (int64_t c = columns; c < 32; c++) h[c] = 0;
+               encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair, vf_load(h),
+                            vf_load(h + 16));
+             });
+  });
+  w.barrier();
+
+  pairs = down0.pairs(), total = int64_t(blocks.size()) * pairs;
+  float *slots_out = reinterpret_cast<float *>(expert_out_.data());
+  s.units[1].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const ExpertBlock &b = blocks[size_t(unit / pairs)];
+    const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, down0.n - pair * 32);
+    multiply(matrix_of(op.w[2], expert(b)), pair, {hidden_.data(), row_bytes, nullptr}, b.from, b.to,
+             [&](int64_t i, const float *y) {
+               if (routed) {
+                 std::memcpy(slots_out + i * o.stride + pair * 32, y, 128);
+                 return;
+               }
+               float *dst = o.row(i) + pair * 32;
+               for (int64_t c = 0; c < columns; c++) dst[c] += y[c];
+             });
+  });
+  if (!routed) return;
+  w.barrier();
+
+  // Combined in the order of the router's choice, whatever order the experts ran in.
+  const int64_t strips = ceil_div(o.width, 512);
+  total = rows_ * strips;
+  s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const int64_t row = unit / strips, from = unit % strips * 512, to = std::min(o.width, from + 512);
+    for (int j = 0; j < top_k_; j++) {
+      const float *y = slots_out + slot_of_[size_t(row * top_k_ + j)] * o.stride;
+      const float weight = weights_[size_t(row * top_k_ + j)];
+      for (int64_t c = from; c < to; c++) o.row(row)[c] += weight * y[c];
+    }
+  });
+}
+
+}  // namespace kt

@@ -1,0 +1,115 @@
+// 16-lane vectors on AVX2: two ymm registers. Every simd header defines the same names.
+#pragma once
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace kt {
+
+struct vf {  // 16 float32
+  __m256 a, b;
+};
+struct vi {  // 16 int32
+  __m256i a, b;
+};
+
+inline vf vf_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline vf vf_set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline vf vf_load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void vf_store(float *p, vf x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+inline vf vf_add(vf x, vf y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline vf vf_sub(vf x, vf y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline vf vf_mul(vf x, vf y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline vf vf_div(vf x, vf y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline vf vf_max(vf x, vf y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+inline vf vf_min(vf x, vf y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline vf vf_fma(vf x, vf y, vf z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline vf vf_abs(vf x) {
+  const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  return {_mm256_and_ps(x.a, m), _mm256_and_ps(x.b, m)};
+}
+// 16 IEEE halves.
+inline vf vf_load_f16(const void *p) {
+  const __m128i *h = static_cast<const __m128i *>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
+}
+inline vf vf_from(vi x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+inline vf vf_bits(vi x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+// The one order of summation: lane i + lane i + 8, then quarters, then pairs.
+inline float vf_sum(vf x) {
+  const __m256 s = _mm256_add_ps(x.a, x.b);
+  __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+  return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
+}
+inline float vf_reduce_max(vf x) {
+  const __m256 s = _mm256_max_ps(x.a, x.b);
+  __m128 t = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  t = _mm_max_ps(t, _mm_movehl_ps(t, t));
+  return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
+}
+
+inline vi vi_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline vi vi_set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline vi vi_load(const void *p) {
+  const __m256i *q = static_cast<const __m256i *>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+inline void vi_store(void *p, vi x) {
+  _mm256_storeu_si256(static_cast<__m256i *>(p), x.a);
+  _mm256_storeu_si256(static_cast<__m256i *>(p) + 1, x.b);
+}
+inline vi vi_add(vi x, vi y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline vi vi_sub(vi x, vi y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+inline vi vi_sar1(vi x) { return {_mm256_srai_epi32(x.a, 1), _mm256_srai_epi32(x.b, 1)}; }
+inline vi vi_and(vi x, vi y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+template <int N>
+inline vi vi_shl(vi x) {
+  return {_mm256_slli_epi32(x.a, N), _mm256_slli_epi32(x.b, N)};
+}
+template <int N>
+inline vi vi_shr16(vi x) {  // within 16-bit lanes
+  return {_mm256_srli_epi16(x.a, N), _mm256_srli_epi16(x.b, N)};
+}
+inline vi vi_round(vf x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+inline vi vi_load_u8(const void *p) {
+  const __m128i q = _mm_loadu_si128(static_cast<const __m128i *>(p));
+  return {_mm256_cvtepu8_epi32(q), _mm256_cvtepu8_epi32(_mm_srli_si128(q, 8))};
+}
+inline vi vi_load_i8(const void *p) {
+  const __m128i q = _mm_loadu_si128(static_cast<const __m128i *>(p));
+  return {_mm256_cvtepi8_epi32(q), _mm256_cvtepi8_epi32(_mm_srli_si128(q, 8))};
+}
+inline vi vi_load_u16(const void *p) {
+  const __m128i *q = static_cast<const __m128i *>(p);
+  return {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
+}
+// Low 8 bits of 16 lanes, in order.
+inline void vi_store_i8(void *p, vi x) {
+  const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
+  const __m128i b = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+  _mm_storeu_si128(static_cast<__m128i *>(p), b);
+}
+// Sum of 16 lanes.
+inline int32_t vi_sum(vi x) {
+  const __m256i s = _mm256_add_epi32(x.a, x.b);
+  __m128i t = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+  t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
+}
+
+// vpmaddwd: products of 16-bit pairs, summed into 32 bits.
+inline vi vi_maddwd(vi x, vi y) { return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)}; }
+
+// Token rows and panels of a register tile: 16 registers hold one panel.
+constexpr int kTilePanels = 1;
+constexpr int kTileRows[] = {4, 2, 1};
+
+}  // namespace kt

@@ -1,0 +1,84 @@
+// 16-lane vectors on AVX-512: one zmm register. Every simd header defines the same names.
+#pragma once
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace kt {
+
+struct vf {  // 16 float32
+  __m512 v;
+};
+struct vi {  // 16 int32
+  __m512i v;
+};
+
+inline vf vf_zero() { return {_mm512_setzero_ps()}; }
+inline vf vf_set1(float x) { return {_mm512_set1_ps(x)}; }
+inline vf vf_load(const float *p) { return {_mm512_loadu_ps(p)}; }
+inline void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x.v); }
+inline vf vf_add(vf x, vf y) { return {_mm512_add_ps(x.v, y.v)}; }
+inline vf vf_sub(vf x, vf y) { return {_mm512_sub_ps(x.v, y.v)}; }
+inline vf vf_mul(vf x, vf y) { return {_mm512_mul_ps(x.v, y.v)}; }
+inline vf vf_div(vf x, vf y) { return {_mm512_div_ps(x.v, y.v)}; }
+inline vf vf_max(vf x, vf y) { return {_mm512_max_ps(x.v, y.v)}; }
+inline vf vf_min(vf x, vf y) { return {_mm512_min_ps(x.v, y.v)}; }
+inline vf vf_fma(vf x, vf y, vf z) { return {_mm512_fmadd_ps(x.v, y.v, z.v)}; }
+inline vf vf_abs(vf x) { return {_mm512_abs_ps(x.v)}; }
+// 16 IEEE halves.
+inline vf vf_load_f16(const void *p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i *>(p)))};
+}
+inline vf vf_from(vi x) { return {_mm512_cvtepi32_ps(x.v)}; }
+inline vf vf_bits(vi x) { return {_mm512_castsi512_ps(x.v)}; }
+// The one order of summation: lane i + lane i + 8, then quarters, then pairs.
+inline float vf_sum(vf x) {
+  const __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+  __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+  return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
+}
+inline float vf_reduce_max(vf x) { return _mm512_reduce_max_ps(x.v); }
+
+inline vi vi_zero() { return {_mm512_setzero_si512()}; }
+inline vi vi_set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline vi vi_load(const void *p) { return {_mm512_loadu_si512(p)}; }
+inline void vi_store(void *p, vi x) { _mm512_storeu_si512(p, x.v); }
+inline vi vi_add(vi x, vi y) { return {_mm512_add_epi32(x.v, y.v)}; }
+inline vi vi_sub(vi x, vi y) { return {_mm512_sub_epi32(x.v, y.v)}; }
+inline vi vi_sar1(vi x) { return {_mm512_srai_epi32(x.v, 1)}; }
+inline vi vi_and(vi x, vi y) { return {_mm512_and_si512(x.v, y.v)}; }
+template <int N>
+inline vi vi_shl(vi x) {
+  return {_mm512_slli_epi32(x.v, N)};
+}
+template <int N>
+inline vi vi_shr16(vi x) {  // within 16-bit lanes
+  return {_mm512_srli_epi16(x.v, N)};
+}
+inline vi vi_round(vf x) { return {_mm512_cvtps_epi32(x.v)}; }
+inline vi vi_load_u8(const void *p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i *>(p)))};
+}
+inline vi vi_load_i8(const void *p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i *>(p)))};
+}
+inline vi vi_load_u16(const void *p) {
+  return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i *>(p)))};
+}
+// Low 8 bits of 16 lanes, in order.
+inline void vi_store_i8(void *p, vi x) {
+  _mm_storeu_si128(static_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(x.v));
+}
+inline int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x.v); }
+
+// vpmaddwd: products of 16-bit pairs, summed into 32 bits.
+inline vi vi_maddwd(vi x, vi y) { return {_mm512_madd_epi16(x.v, y.v)}; }
+
+// Token rows and panels of a register tile: 2 panels x 6 rows keep 12 integer and 12 float sums in registers.
+constexpr int kTilePanels = 2;
+constexpr int kTileRows[] = {6, 4, 2, 1};
+
+}  // namespace kt

@@ -1,0 +1,33 @@
+// 8-bit dot products without VNNI: bytes are widened to 16 bits, where u8 * s8 sums are exact (vpmaddubsw
+// would saturate). Activations are stored as 16-bit even and odd halves: k0 k2 | k1 k3, 8 bytes per 4 K.
+#pragma once
+
+namespace kt {
+
+constexpr int kActBytes = 2;  // per quantised activation
+
+struct QLine {  // 16 rows x 4 K codes as 16-bit even and odd bytes
+  vi even, odd;
+};
+inline QLine q_line(vi bytes) {
+  return {vi_and(bytes, vi_set1(0x00ff00ff)), vi_shr16<8>(bytes)};
+}
+inline vi q_dot(vi acc, QLine w, const uint8_t *act) {
+  int32_t pair[2];
+  std::memcpy(pair, act, 8);
+  acc = vi_add(acc, vi_maddwd(w.even, vi_set1(pair[0])));
+  return vi_add(acc, vi_maddwd(w.odd, vi_set1(pair[1])));
+}
+// 32 quantised activations (two vectors of int32) to their stored form.
+inline void q_store(uint8_t *dst, vi lo, vi hi) {
+  int8_t q[32];
+  vi_store_i8(q, lo);
+  vi_store_i8(q + 16, hi);
+  int16_t *out = reinterpret_cast<int16_t *>(dst);
+  for (int i = 0; i < 32; i += 4) {
+    out[i] = q[i], out[i + 1] = q[i + 2];
+    out[i + 2] = q[i + 1], out[i + 3] = q[i + 3];
+  }
+}
+
+}  // namespace kt

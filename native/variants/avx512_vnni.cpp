@@ -1,0 +1,6 @@
+// Adds AVX512-VNNI: Cascade Lake, Cooper Lake.
+#define KT_VARIANT_NAME "avx512_vnni"
+#include "../simd/avx512.h"
+#include "../simd/dot_vnni.h"
+#include "../simd/half_fma.h"
+#include "../runtime/abi.h"

@@ -1,0 +1,235 @@
+"""The CPU executor: packs a checkpoint into one block of memory and runs its step program natively."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
+from kt.engine.lowering import PackedMatrix, StepProgram, lower
+from kt.errors import DoesNotFit
+from kt.kernels.library import Library
+from kt.models.spec import ModelSpec
+from kt.units import format_bytes
+from kt.weights.checkpoint import Checkpoint
+
+Progress = Callable[[int, int], None]
+
+_BEST = 20  # room for the best log probabilities of a row in kt_sample
+
+
+class CpuExecutor:
+    """Executor on `cpus`, one pinned worker each. progress(done, total) counts packed bytes.
+
+    Raises DoesNotFit when memory cannot be had. See kt.engine.batch.Executor for the methods.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        checkpoint: Checkpoint,
+        library: Library,
+        *,
+        cpus: Sequence[int],
+        n_pages: int,
+        max_batch_tokens: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self.vocab = spec.vocab
+        self.context = spec.context
+        self.max_batch_tokens = max_batch_tokens
+        self.page_tokens = int(library.lib.kt_page_tokens())
+        self.n_pages = n_pages
+        self._library, self._ffi, self._lib = library, library.ffi, library.lib
+        self._pool = library.new_pool(cpus)
+        self._step = lower(spec, checkpoint, library)
+        self._weights = self._allocate(sum(m.nbytes for m in self._step.matrices), "weights")
+        self._pack(progress)
+        self._program, self._kv = self._build(spec)
+        self._logits = np.empty((0, spec.vocab), np.float32)
+
+    def forward(self, batch: Batch, *, n_ops: int = 0) -> F32:
+        """See Executor. n_ops > 0 stops after that many operations (for `slot`); no logits then."""
+        count = len(batch.logit_rows)
+        if count > len(self._logits):
+            self._logits = np.empty((count, self.vocab), np.float32)
+        ffi = self._ffi
+        arrays = (
+            batch.tokens,
+            batch.seq_start,
+            batch.first_position,
+            batch.page_table,
+            batch.logit_rows,
+        )
+        tokens, start, first, pages, rows = (_int_pointer(ffi, array) for array in arrays)
+        native = ffi.new(
+            "kt_batch *",
+            {
+                "n_seqs": len(batch.first_position),
+                "n_logits": count,
+                "page_stride": batch.page_table.shape[1],
+                "n_ops": n_ops,
+                "tokens": tokens,
+                "seq_start": start,
+                "first_position": first,
+                "page_table": pages,
+                "logit_rows": rows,
+            },
+        )
+        logits = ffi.cast("float *", self._logits.ctypes.data) if count else ffi.NULL
+        self._library.check(self._lib.kt_forward(self._program, native, logits))
+        return self._logits[:count]
+
+    def sample(self, logits: F32, params: list[SampleParams]) -> list[Sampled]:
+        """See Executor."""
+        ffi, count = self._ffi, len(params)
+        keep: list[Any] = []
+        native = ffi.new("kt_sampling[]", count)
+        for row, p in zip(native, params, strict=True):
+            _fill_sampling(ffi, row, p, keep)
+        ids = np.empty(count, np.int32)
+        chosen = np.empty(count, np.float32)
+        wanted = any(p.n_logprobs > 0 for p in params)
+        best_ids = np.empty((count if wanted else 0, _BEST), np.int32)
+        best = np.empty((count if wanted else 0, _BEST), np.float32)
+        status = self._lib.kt_sample(
+            self._pool,
+            ffi.cast("float *", logits.ctypes.data),
+            count,
+            self.vocab,
+            native,
+            _int_pointer(ffi, ids),
+            ffi.cast("float *", chosen.ctypes.data)
+            if any(p.n_logprobs >= 0 for p in params)
+            else ffi.NULL,
+            _int_pointer(ffi, best_ids) if wanted else ffi.NULL,
+            ffi.cast("float *", best.ctypes.data) if wanted else ffi.NULL,
+        )
+        self._library.check(status)
+        return [_sampled(i, p, ids, chosen, best_ids, best) for i, p in enumerate(params)]
+
+    def slot(self, name: str, rows: int) -> F32:
+        """A copy of value slot `name` after a forward pass: float32 [rows, width]."""
+        number, width = self._step.slots[name]
+        stride = self._ffi.new("int64_t *")
+        data = self._lib.kt_slot(self._program, number, stride)
+        whole = self._ffi.buffer(data, rows * stride[0] * 4)
+        return np.frombuffer(whole, np.float32).reshape(rows, stride[0])[:, :width].copy()
+
+    @property
+    def operations(self) -> list[tuple[int, str]]:
+        """(kind, output slot) of every operation in order, for layer-by-layer checks."""
+        names = {number: name for name, (number, _) in self._step.slots.items()}
+        return [(op.kind, names[op.out]) for op in self._step.operations]
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes held: packed weights, KV pages, working memory."""
+        return {
+            "weights": sum(m.nbytes for m in self._step.matrices),
+            "kv": self._kv_bytes,
+            "working": int(self._lib.kt_program_bytes(self._program)),
+        }
+
+    def close(self) -> None:
+        """See Executor."""
+        for owned in (self._program, self._kv, self._weights, self._pool):
+            self._ffi.release(owned)
+
+    def _allocate(self, nbytes: int, what: str) -> Any:
+        data = self._lib.kt_alloc(nbytes, -1)
+        if data == self._ffi.NULL:
+            raise DoesNotFit(
+                f"the system refuses {nbytes} bytes ({format_bytes(nbytes)}) for {what}",
+                hint="Close other programs, or choose a smaller model, format or context.",
+            )
+        return self._ffi.gc(data, lambda pointer: self._lib.kt_free(pointer, nbytes))
+
+    def _pack(self, progress: Progress | None) -> None:
+        total = sum(m.nbytes for m in self._step.matrices)
+        at = self._ffi.cast("uint8_t *", self._weights)
+        done = 0
+        for matrix in self._step.matrices:
+            for weight in matrix.weights:
+                weight.data = at
+            for index in range(len(matrix.tensors)):
+                self._pack_one(matrix, index, at + index * matrix.stride)
+                done += matrix.stride
+                if progress:
+                    progress(done, total)
+            at += matrix.nbytes
+
+    def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
+        tensor = matrix.tensors[index]
+        status = self._lib.kt_pack(
+            self._pool,
+            self._library.format(matrix.format),
+            tensor.encoding.id,
+            matrix.n,
+            matrix.k,
+            self._ffi.from_buffer(tensor.data),
+            tensor.data.size // matrix.n,
+            target,
+        )
+        self._library.check(status)
+
+    def _build(self, spec: ModelSpec) -> tuple[Any, Any]:
+        ffi, step = self._ffi, self._step
+        attention = spec.layers[0].attention
+        page_bytes = self._lib.kt_page_bytes(attention.n_kv_heads, attention.head_dim)
+        self._kv_bytes = len(spec.layers) * self.n_pages * page_bytes
+        kv = self._allocate(self._kv_bytes, "the KV cache")
+        operations = ffi.new("kt_op[]", len(step.operations))
+        for i, op in enumerate(step.operations):
+            operations[i] = op[0]
+        desc = ffi.new("kt_program_desc *")
+        desc.n_ops, desc.n_slots = len(step.operations), len(step.slots)
+        desc.max_tokens = self.max_batch_tokens
+        desc.n_kv_layers, desc.n_pages = len(spec.layers), self.n_pages
+        desc.n_kv_heads, desc.head_dim = attention.n_kv_heads, attention.head_dim
+        desc.logits_slot = step.slots["logits"][0]
+        widths = ffi.new("int32_t[]", [width for _, width in step.slots.values()])
+        desc.ops, desc.slot_widths, desc.kv = operations, widths, kv
+        program = self._lib.kt_program_new(self._pool, desc)
+        if program == ffi.NULL:
+            raise DoesNotFit(f"the step program cannot be built: {self._library.error()}")
+        return ffi.gc(program, self._lib.kt_program_free), kv
+
+
+def _int_pointer(ffi: Any, array: I32) -> Any:
+    if array.dtype != np.int32 or not array.flags.c_contiguous:
+        raise ValueError("executor arrays are contiguous int32")
+    return ffi.cast("int32_t *", array.ctypes.data)
+
+
+def _fill_sampling(ffi: Any, row: Any, p: SampleParams, keep: list[Any]) -> None:
+    for name in (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "n_logprobs",
+        "seed",
+        "position",
+        "n_prompt",
+    ):
+        setattr(row, name, getattr(p, name))
+    row.history, row.n_history = _int_pointer(ffi, p.history), len(p.history)
+    if p.bias:
+        ids = ffi.new("int32_t[]", [token for token, _ in p.bias])
+        values = ffi.new("float[]", [value for _, value in p.bias])
+        keep += [ids, values]
+        row.bias_ids, row.bias_values, row.n_bias = ids, values, len(p.bias)
+
+
+def _sampled(i: int, p: SampleParams, ids: I32, chosen: F32, best_ids: I32, best: F32) -> Sampled:
+    if p.n_logprobs < 0:
+        return Sampled(int(ids[i]))
+    count = min(p.n_logprobs, _BEST)
+    pairs = zip(best_ids[i, :count].tolist(), best[i, :count].tolist()) if count else ()
+    return Sampled(int(ids[i]), float(chosen[i]), tuple(pairs))

@@ -1,0 +1,61 @@
+"""Loading a kernel library. The caller has made sure that the CPU can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kt.errors import KtError, MachineError
+from kt.kernels import abi
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded variant: `lib.kt_*` are the functions of kt.h, `ffi` makes their arguments."""
+
+    name: str
+    ffi: Any
+    lib: Any
+
+    def format(self, name: str) -> int:
+        """The number of a packed format: "I4_G32" -> KT_I4_G32."""
+        return int(getattr(self.lib, f"KT_{name}"))
+
+    def error(self) -> str:
+        """What the last failed call on this thread said."""
+        return bytes(self.ffi.string(self.lib.kt_last_error())).decode()
+
+    def check(self, status: int) -> None:
+        """Raises KtError for a negative status."""
+        if status < 0:
+            raise KtError(f"the {self.name} kernels: {self.error()}")
+
+    def new_pool(self, cpus: Sequence[int] | None, threads: int | None = None) -> Any:
+        """A worker pool, one thread pinned to each of `cpus`, or `threads` unpinned ones. Frees itself."""
+        count = len(cpus) if cpus is not None else threads or 1
+        pool = self.lib.kt_pool_new(count, self.ffi.NULL if cpus is None else list(cpus))
+        if pool == self.ffi.NULL:
+            raise MachineError(f"cannot start {count} worker threads: {self.error()}")
+        return self.ffi.gc(pool, self.lib.kt_pool_free)
+
+
+@cache
+def load(name: str) -> Library:
+    """The library of variant `name`. Raises MachineError if it is not there or not of this kt's ABI."""
+    ffi = abi.ffi()
+    path = abi.LIBRARIES / f"libkt_{name}.so"
+    try:
+        lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+    except OSError as error:
+        raise MachineError(
+            f"the kernel library {path.name} cannot be loaded: {error}",
+            hint="Install kt again: pip install --force-reinstall kt",
+        ) from None
+    if lib.kt_abi_version() != abi.VERSION:
+        raise MachineError(
+            f"{path} is of another kt (ABI {lib.kt_abi_version()}, this kt needs {abi.VERSION})",
+            hint="Install kt again: pip install --force-reinstall kt",
+        )
+    return Library(name, ffi, lib)
