@@ -53,7 +53,7 @@ def _nibbles(packed: U8) -> U8:
 
 def _fifth_bits(packed: U8) -> U8:
     """[n, 4] bytes -> [n, 32]: 16 where bit i is set."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << 4
+    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
 def _q4_0(blocks: U8) -> F32:
@@ -106,8 +106,8 @@ def _q4_k(blocks: U8) -> F32:
 
 def _q5_k(blocks: U8) -> F32:
     shifts = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
-    fifth = (blocks[:, 16:48].reshape(-1, 1, 32) >> shifts) & 1
-    return _k_values(blocks, _k_nibbles(blocks[:, 48:]) | (fifth << 4))
+    fifth = (blocks[:, 16:48].reshape(-1, 1, 32) >> shifts) & np.uint8(1)
+    return _k_values(blocks, _k_nibbles(blocks[:, 48:]) | (fifth << np.uint8(4)))
 
 
 def _q6_k(blocks: U8) -> F32:

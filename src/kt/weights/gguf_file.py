@@ -24,7 +24,7 @@ MAX_DIMENSIONS: Final = 4
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 # GGUF's value types that have a fixed size; 7 is a bool, 8 a string, 9 an array.
-_SCALARS: Final = {
+_SCALARS: Final[dict[int, np.dtype[Any]]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),
@@ -70,7 +70,7 @@ class _Reader:
 
     def __init__(self, data: Bytes) -> None:
         self.data = data
-        self.buffer = memoryview(data)
+        self.buffer: memoryview = data.data
         self.at = 0
 
     def take(self, count: int, what: str) -> memoryview:

@@ -1,0 +1,1 @@
+"""The parts of a tokenizer; kt.tokenizer is the door."""

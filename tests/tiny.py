@@ -1,0 +1,239 @@
+"""Tiny random checkpoints for tests, in every format, with a tiny tokenizer beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCAB = 320
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHATML = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "initializer_range": 0.1,  # large enough that logits differ clearly
+}
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "norm_topk_prob": True,
+}
+
+
+def tiny_qwen3_moe(
+    folder: Path,
+    *,
+    seed: int = 0,
+    dtype: str = "bfloat16",
+    shard_bytes: int | None = None,
+    **config: Any,
+) -> Path:
+    """A random Qwen3-MoE checkpoint as save_pretrained writes it; config overrides fields. Returns folder."""
+    made = transformers.Qwen3MoeConfig(**{**_COMMON, **_EXPERTS, **config})
+    return _save(transformers.Qwen3MoeForCausalLM, made, folder, seed, dtype, shard_bytes)
+
+
+def tiny_llama(
+    folder: Path,
+    *,
+    seed: int = 0,
+    dtype: str = "bfloat16",
+    shard_bytes: int | None = None,
+    **config: Any,
+) -> Path:
+    """A random Llama checkpoint as save_pretrained writes it; config overrides fields. Returns folder."""
+    made = transformers.LlamaConfig(**{**_COMMON, **config})
+    return _save(transformers.LlamaForCausalLM, made, folder, seed, dtype, shard_bytes)
+
+
+def _save(
+    model_class: Any, config: Any, folder: Path, seed: int, dtype: str, shard_bytes: int | None
+) -> Path:
+    torch.manual_seed(seed)
+    model = model_class(config)
+    with torch.no_grad():  # norms start at one and biases at zero, which would hide mistakes
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model = model.to(getattr(torch, dtype))
+    size = {} if shard_bytes is None else {"max_shard_size": shard_bytes}
+    model.save_pretrained(folder, **size)
+    tiny_tokenizer(folder)
+    return folder
+
+
+def tiny_tokenizer(folder: Path, *, template: str | None = CHATML) -> Path:
+    """A byte-level BPE tokenizer of VOCAB ids with a ChatML template, as Hugging Face files. Returns folder."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    words = (
+        "the quick brown fox jumps over the lazy dog and then the other dog user assistant system "
+    )
+    tokenizer.train_from_iterator([words * 20], trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIAL[0],
+        "eos_token": SPECIAL[2],
+        "pad_token": SPECIAL[0],
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 512,
+    }
+    if template is not None:
+        settings["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def random_blocks(encoding: str, n: int, k: int, seed: int = 0) -> np.ndarray:
+    """Valid random rows [n, bytes] of `encoding`: scales are small finite numbers, codes are any bits."""
+    rng = np.random.default_rng(seed)
+    kind = gguf.GGMLQuantizationType[encoding]
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (n * (k // elements), size), dtype=np.uint8)
+    for at in _HALVES[encoding]:
+        scales = rng.uniform(0.001, 0.02, len(blocks)).astype("<f2")
+        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(n, -1)
+
+
+# Where a block holds float16 numbers.
+_HALVES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
+
+
+def encoded(encoding: str, values: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Rows of `values` in `encoding` as GGUFWriter takes them; random blocks where gguf cannot quantize."""
+    kind = gguf.GGMLQuantizationType[encoding]
+    try:
+        return np.asarray(gguf.quantize(values.astype(np.float32), kind))
+    except (NotImplementedError, gguf.quants.QuantError):
+        return random_blocks(encoding, values.shape[0], values.shape[1], seed)
+
+
+def tiny_gguf(
+    path: Path, *, encoding: str = "Q4_0", seed: int = 0, tied: bool = True, **config: Any
+) -> Path:
+    """A random llama GGUF whose matrices are in `encoding`; rows must be whole blocks, so K types get width 256."""
+    block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[encoding]][0]
+    width = 256 if block == 256 else 64
+    heads = {"head_dim": width // 4, "intermediate_size": 2 * width, "hidden_size": width}
+    sizes = {**_COMMON, **heads, **config}
+    writer = gguf.GGUFWriter(path, "llama")
+    _write_llama_fields(writer, sizes)
+    write_tokenizer(writer)
+    rng = np.random.default_rng(seed)
+
+    def matrix(name: str, n: int, k: int) -> None:
+        values = rng.normal(0, 0.1, (n, k)).astype(np.float32)
+        kind = gguf.GGMLQuantizationType[encoding]
+        writer.add_tensor(name, encoded(encoding, values, rng.integers(1 << 30)), raw_dtype=kind)
+
+    def norm(name: str) -> None:
+        writer.add_tensor(name, rng.normal(1, 0.1, sizes["hidden_size"]).astype(np.float32))
+
+    hidden, wide = sizes["hidden_size"], sizes["num_attention_heads"] * sizes["head_dim"]
+    narrow, intermediate = (
+        sizes["num_key_value_heads"] * sizes["head_dim"],
+        sizes["intermediate_size"],
+    )
+    matrix("token_embd.weight", sizes["vocab_size"], hidden)
+    for layer in range(sizes["num_hidden_layers"]):
+        norm(f"blk.{layer}.attn_norm.weight")
+        matrix(f"blk.{layer}.attn_q.weight", wide, hidden)
+        matrix(f"blk.{layer}.attn_k.weight", narrow, hidden)
+        matrix(f"blk.{layer}.attn_v.weight", narrow, hidden)
+        matrix(f"blk.{layer}.attn_output.weight", hidden, wide)
+        norm(f"blk.{layer}.ffn_norm.weight")
+        matrix(f"blk.{layer}.ffn_gate.weight", intermediate, hidden)
+        matrix(f"blk.{layer}.ffn_up.weight", intermediate, hidden)
+        matrix(f"blk.{layer}.ffn_down.weight", hidden, intermediate)
+    norm("output_norm.weight")
+    if not tied:
+        matrix("output.weight", sizes["vocab_size"], hidden)
+    return finish(writer, path)
+
+
+def finish(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Writes the file. Returns path."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _write_llama_fields(writer: gguf.GGUFWriter, sizes: dict[str, Any]) -> None:
+    writer.add_block_count(sizes["num_hidden_layers"])
+    writer.add_context_length(sizes["max_position_embeddings"])
+    writer.add_embedding_length(sizes["hidden_size"])
+    writer.add_feed_forward_length(sizes["intermediate_size"])
+    writer.add_head_count(sizes["num_attention_heads"])
+    writer.add_head_count_kv(sizes["num_key_value_heads"])
+    writer.add_key_length(sizes["head_dim"])
+    writer.add_value_length(sizes["head_dim"])
+    writer.add_rope_dimension_count(sizes["head_dim"])
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(sizes["vocab_size"])
+
+
+def write_tokenizer(writer: gguf.GGUFWriter, *, template: str | None = CHATML) -> None:
+    """The tiny tokenizer's vocabulary, as llama.cpp's converter writes it."""
+    made = json.loads(_tokenizer_json())
+    vocab = sorted(made["model"]["vocab"], key=made["model"]["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(vocab)
+    writer.add_token_types([3 if token in SPECIAL else 1 for token in vocab])
+    writer.add_token_merges([" ".join(pair) for pair in made["model"]["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    if template is not None:
+        writer.add_chat_template(template)
+
+
+def _tokenizer_json() -> str:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return (tiny_tokenizer(Path(folder)) / "tokenizer.json").read_text()
