@@ -122,7 +122,7 @@ def _memory(machine: Machine) -> Iterator[Line]:
         advice = "The control group allows less than half; raise it (docker --memory, MemoryMax=)."
         yield Line("Memory", "limit", value, *(("warn", advice) if small else ()))
     value = f"{format_bytes(memory.usable)}: {memory.usable_reason}"
-    if memory.usable < GIB:
+    if memory.usable < GIB // 2:
         advice = "Only the smallest models fit; free memory or raise the limit."
         yield Line("Memory", "usable by kt", value, "bad", advice)
     else:

@@ -1,0 +1,106 @@
+"""The native probe on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from kt.machine import cpu, probe
+from kt.machine.probe import Probe
+from kt.machine.survey import survey
+from kt.units import MIB
+
+HEADER = Path(__file__).parents[2] / "native" / "probe" / "probe.h"
+
+
+@pytest.fixture
+def native() -> Probe:
+    loaded = probe.load()
+    assert loaded is not None, f"{probe.LIBRARY} is not built"
+    return loaded
+
+
+def declarations(text: str) -> list[str]:
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    found = re.findall(r"^[a-z][^;#]*\);", text, flags=re.MULTILINE)
+    return sorted(" ".join(declaration.split()) for declaration in found)
+
+
+def test_the_declarations_are_the_headers() -> None:
+    header = declarations(HEADER.read_text())
+    assert len(header) == 7
+    assert declarations(probe.DECLARATIONS) == header
+
+
+def test_the_flags_are_those_that_python_knows_in_the_same_order(native: Probe) -> None:
+    assert native.names() == cpu.FLAGS
+
+
+def test_the_flags_are_those_that_the_kernel_lists(native: Probe) -> None:
+    listed = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    assert listed is not None
+    assert native.flags() == set(listed[1].split()) & set(cpu.FLAGS)
+
+
+def test_vendor_and_model_are_the_kernels(native: Probe) -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    for pattern, value in (
+        (r"vendor_id\s*: (.*)", native.vendor()),
+        (r"model name\s*: (.*)", native.model()),
+    ):
+        listed = re.search(pattern, text)
+        assert listed is not None and " ".join(listed[1].split()) == value
+
+
+def test_amx_is_permitted_only_where_there_is_amx(native: Probe) -> None:
+    if native.amx_permission():
+        assert "amx_tile" in native.flags()
+    assert survey().cpu.amx_permitted == native.amx_permission()
+
+
+def test_read_bandwidth_is_measured_in_time(native: Probe) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    start = time.monotonic()
+    rate = native.read_bandwidth(cpus, 64 * MIB, 0.2)
+    assert time.monotonic() - start < 1.0
+    assert 1e8 < rate < 1e13
+    assert os.sched_getaffinity(0) == set(cpus)  # the caller is not pinned
+
+
+@pytest.mark.parametrize(
+    ("cpus", "size", "seconds"), [([], 1 << 20, 0.1), ([0], 0, 0.1), ([0], 1 << 20, 0)]
+)
+def test_nothing_to_measure_is_zero(
+    native: Probe, cpus: list[int], size: int, seconds: float
+) -> None:
+    assert native.read_bandwidth(cpus, size, seconds) == 0
+
+
+def test_a_cpu_that_does_not_exist_is_not_fatal(native: Probe) -> None:
+    assert native.read_bandwidth([4000], 4 * MIB, 0.05) > 0
+
+
+def test_the_survey_measures_every_node_with_workers() -> None:
+    start = time.monotonic()
+    machine = survey(bandwidth=True)
+    assert time.monotonic() - start < 2.5
+    workers = set(machine.worker_cpus.value)
+    for node in machine.nodes:
+        assert (node.bandwidth is not None) == bool(workers & set(node.cpus))
+
+
+def test_without_the_library_the_kernels_flags_are_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(probe, "LIBRARY", tmp_path / "none.so")
+    probe.load.cache_clear()
+    try:
+        machine = survey(bandwidth=True)
+    finally:
+        probe.load.cache_clear()
+    assert machine.cpu.flags_source == "cpuinfo"
+    assert machine.cpu.flags and all(node.bandwidth is None for node in machine.nodes)
