@@ -61,8 +61,9 @@ class Gate:
         if scheme.lower() != "bearer" or not given:
             message = "an API key is required: Authorization: Bearer KEY"
         else:
-            # Every key is compared, each in constant time.
-            matches = [hmac.compare_digest(given.strip().encode(), key) for key in self.api_keys]
+            # Every key is compared, each in constant time. Headers arrive as latin-1.
+            raw = given.strip().encode("latin-1")
+            matches = [hmac.compare_digest(raw, key) for key in self.api_keys]
             if any(matches):
                 return
             message = "this API key is not valid here"

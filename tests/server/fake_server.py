@@ -1,0 +1,45 @@
+"""A whole server process with a fake engine, as `kt run` puts it together: python -m tests.server.fake_server HOME.
+
+Prints its URL when it is ready and "closed" at the end of an orderly exit. Options: --port N, --latency
+SECONDS a token, --reply TEXT, --key KEY, --stay (an answer never ends by itself).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from kt.engine.engine import Engine
+from kt.errors import KtError
+from kt.server.app import create_app
+from kt.server.serve import reserve, serve
+from tests.fakes import FakeExecutor, FakeTokenizer, replying
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("home", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--latency", type=float, default=0.0)
+    parser.add_argument("--reply", default="Hello **world**!")
+    parser.add_argument("--key", action="append", default=[])
+    parser.add_argument("--stay", action="store_true")
+    options = parser.parse_args()
+    reply = (lambda _: ord("x")) if options.stay else replying(options.reply)
+    executor = FakeExecutor(latency=options.latency, reply=reply, context=100_000, n_pages=12_500)
+    try:
+        listener = reserve(options.host, options.port, api_keys=options.key)
+    except KtError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return error.exit_code
+    with Engine(executor, FakeTokenizer(), model_name="fake-1b") as engine:
+        app = create_app(engine, FakeTokenizer(), {"model": "fake-1b"}, api_keys=options.key)
+        serve(app, listener=listener, home=options.home, ready=lambda url: print(url, flush=True))
+    print("closed", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""The process: ports, addresses, signals and the state file, with real processes on the loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kt.errors import UsageError
+from kt.server import serve, state
+from tests.server.conftest import MODEL
+from tests.server.test_chat_completions import events
+
+ROOT = Path(__file__).parents[2]
+BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+class Process:
+    """A server process; url is known when it is ready."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "tests.server.fake_server", str(home), *options]
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=ROOT
+        )
+        self.url = self.process.stdout.readline().strip()
+
+    def end(self, timeout: float = 12) -> tuple[int, str, str]:
+        """(exit status, the rest of stdout, stderr)."""
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def launch(*options: str) -> Process:
+        started.append(Process(tmp_path, *options))
+        return started[-1]
+
+    yield launch
+    for process in started:
+        process.process.kill()
+        process.end()
+
+
+class Stream(threading.Thread):
+    """Reads a stream in the background; `begun` is set at its first bytes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.begun = threading.Event()
+        self.text = ""
+        self.error: Exception | None = None
+        self.start()
+        assert self.begun.wait(10)
+
+    def run(self) -> None:
+        try:
+            with httpx.stream("POST", f"{self.url}/v1/chat/completions", json=BODY) as response:
+                for text in response.iter_text():
+                    self.text += text
+                    self.begun.set()
+        except httpx.HTTPError as error:
+            self.error = error
+
+    def events(self) -> list:
+        self.join(15)
+        assert not self.is_alive()
+        assert self.error is None
+        return events(self.text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_server_in_order(start, tmp_path, number):
+    server = start()
+    found = state.read(tmp_path)
+    assert (found.url, found.pid, found.model) == (server.url, server.process.pid, MODEL)
+    assert abs(found.started - time.time()) < 60
+    server.process.send_signal(number)
+    assert server.end(3) == (0, "closed\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_may_finish_after_the_signal(start):
+    # 100 tokens of 10 ms.
+    server = start("--latency", "0.01", "--reply", "y" * 100)
+    stream = Stream(server.url)
+    server.process.send_signal(signal.SIGTERM)
+    *chunks, done = stream.events()
+    assert done == "[DONE]"
+    text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks)
+    assert text == "y" * 100
+    assert server.end(5)[:2] == (0, "closed\n")
+
+
+def test_a_stream_that_goes_on_is_told_within_ten_seconds(start):
+    server = start("--latency", "0.01", "--stay")
+    stream = Stream(server.url)
+    start_time = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end(10)[:2] == (0, "closed\n")
+    assert time.monotonic() - start_time < 10
+    last = stream.events()[-1]
+    assert last["error"]["message"] == "the server is shutting down"
+    assert last["error"]["type"] == "server_error"
+
+
+def test_a_second_ctrl_c_ends_at_once(start):
+    server = start("--latency", "0.01", "--stay")
+    stream = Stream(server.url)
+    start_time = time.monotonic()
+    server.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert server.process.poll() is None
+    server.process.send_signal(signal.SIGINT)
+    assert server.end(3)[0] == 0
+    assert time.monotonic() - start_time < 3
+    stream.join(5)
+    assert "[DONE]" not in stream.text
+
+
+def test_kill_leaves_no_confusion(start, tmp_path):
+    killed = start()
+    killed.process.kill()
+    killed.end()
+    assert (tmp_path / state.NAME).exists()
+    assert state.read(tmp_path) is None
+    assert not (tmp_path / state.NAME).exists()
+    # The port is free at once.
+    again = start("--port", killed.url.rpartition(":")[2])
+    assert again.url == killed.url
+    assert state.read(tmp_path).pid == again.process.pid
+
+
+def test_a_taken_port_is_said_before_anything_is_loaded(start):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        status, out, err = start("--port", str(port)).end()
+        assert (status, out) == (2, "")
+        assert err.startswith(f"port {port} on 127.0.0.1 is already in use\n")
+        assert "--port" in err
+        with pytest.raises(UsageError, match="already in use"):
+            serve.check_port("127.0.0.1", port)
+    serve.check_port("127.0.0.1", port)
+
+
+def test_a_reserved_port_is_taken():
+    with serve.reserve("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1"):
+            serve.reserve("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+def test_an_address_that_others_reach_needs_a_key(host):
+    with pytest.raises(UsageError) as refused:
+        serve.reserve(host, 0)
+    assert "--api-key" in refused.value.hint
+
+
+def test_with_a_key_any_address_is_served(start):
+    server = start("--host", "0.0.0.0", "--key", "k")
+    assert server.url.startswith("http://127.0.0.1:")
+    assert httpx.get(f"{server.url}/v1/models").status_code == 401
+    assert httpx.get(f"{server.url}/v1/models", headers={"authorization": "Bearer k"}).is_success
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
+def test_loopback_addresses_need_none(host):
+    assert serve.is_loopback(host)
+
+
+def test_an_address_of_another_machine():
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1"):
+        serve.reserve("192.0.2.1", 0, api_keys=["k"])
+    with pytest.raises(UsageError, match="cannot listen on no such host"):
+        serve.reserve("no such host", 0, api_keys=["k"])
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none(port):
+    with pytest.raises(UsageError, match="is not a port"):
+        serve.reserve("127.0.0.1", port)
+
+
+def live_state(pid: int, port: int) -> state.ServerState:
+    return state.ServerState(f"http://127.0.0.1:{port}", pid, "m", 1.5)
+
+
+def test_the_state_file(tmp_path):
+    home = tmp_path / "a" / "b"
+    with serve.reserve("127.0.0.1", 0) as listener:
+        written = live_state(os.getpid(), listener.getsockname()[1])
+        path = state.write(home, written)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert list(home.iterdir()) == [path]
+        assert set(json.loads(path.read_text())) == {"url", "pid", "model", "started"}
+        assert state.read(home) == written
+        # Another server's file is not ours to remove.
+        state.remove(home, os.getpid() + 1)
+        assert state.read(home) == written
+        state.remove(home, os.getpid())
+        assert state.read(home) is None
+
+
+def test_a_state_file_whose_port_refuses_is_removed(tmp_path):
+    with serve.reserve("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    path = state.write(tmp_path, live_state(os.getpid(), port))
+    assert state.read(tmp_path) is None
+    assert not path.exists()
+
+
+def test_a_state_file_of_a_dead_process_is_removed(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    # Something else listens where the dead server did.
+    with serve.reserve("127.0.0.1", 0) as listener:
+        path = state.write(tmp_path, live_state(dead.pid, listener.getsockname()[1]))
+        assert state.read(tmp_path) is None
+        assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"url": "x"}',
+        '{"url": "ftp://a:1", "pid": 1, "model": "", "started": 0}',
+    ],
+)
+def test_a_damaged_state_file_is_removed(tmp_path, text):
+    path = tmp_path / state.NAME
+    path.write_text(text)
+    assert state.read(tmp_path) is None
+    assert not path.exists()
