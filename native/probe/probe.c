@@ -16,15 +16,15 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* ---- instruction set --------------------------------------------------------------------------- */
+/* ---- instruction set ----------------------------------------------------------------- */
 
 enum reg { EAX, EBX, ECX, EDX };
 
 /* XCR0 bits that the operating system sets for the registers it saves. */
-#define STATE_AVX 0x6u        /* xmm, ymm */
-#define STATE_AVX512 0xe6u    /* and masks, upper halves of zmm, zmm16-31 */
-#define STATE_TILE 0x60000u   /* tile configuration and tile data */
-#define TILE_DATA_FEATURE 18  /* XCR0 bit number of the tile data, what permission is asked for */
+#define STATE_AVX 0x6u /* xmm, ymm */
+#define STATE_AVX512 0xe6u /* and masks, upper halves of zmm, zmm16-31 */
+#define STATE_TILE 0x60000u /* tile configuration and tile data */
+#define TILE_DATA_FEATURE 18 /* XCR0 bit number of the tile data, what permission is asked for */
 
 struct feature {
   const char *name; /* as in /proc/cpuinfo */
@@ -75,7 +75,7 @@ EXPORT int32_t kt_probe_version(void) { return 1; }
 
 EXPORT uint64_t kt_probe_flags(void) {
   uint64_t state = saved_state(), flags = 0;
-  /* Intel's leaf 7 says in EAX how many subleaves there are; older CPUs repeat subleaf 0 past the end. */
+  /* Leaf 7 says in EAX which subleaf is its last; past it, old CPUs repeat subleaf 0. */
   uint32_t last_subleaf = cpuid(7, 0, EAX);
   for (int32_t i = 0; i < N_FEATURES; i++) {
     const struct feature *f = &FEATURES[i];
@@ -111,7 +111,8 @@ EXPORT const char *kt_probe_model(void) {
 }
 
 EXPORT int32_t kt_probe_amx_permission(void) {
-  const long get = 0x1022, request = 0x1023; /* ARCH_GET_XCOMP_PERM, ARCH_REQ_XCOMP_PERM: asm/prctl.h */
+  /* ARCH_GET_XCOMP_PERM and ARCH_REQ_XCOMP_PERM of asm/prctl.h. */
+  const long get = 0x1022, request = 0x1023;
   uint64_t granted = 0;
   if ((saved_state() & STATE_TILE) != STATE_TILE) return 0;
   if (syscall(SYS_arch_prctl, request, TILE_DATA_FEATURE) != 0) return 0;
@@ -119,11 +120,11 @@ EXPORT int32_t kt_probe_amx_permission(void) {
   return (int32_t)(granted >> TILE_DATA_FEATURE & 1);
 }
 
-/* ---- read bandwidth ---------------------------------------------------------------------------- */
+/* ---- read bandwidth ------------------------------------------------------------------ */
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define CHUNK ((size_t)256 << 10) /* read between two looks at the clock */
-#define AHEAD 8192                /* prefetch distance, bytes */
+#define AHEAD 8192 /* prefetch distance, bytes */
 
 struct gate { /* what the threads share */
   atomic_int ready, go;
@@ -134,10 +135,10 @@ struct reader {
   pthread_t thread;
   struct gate *gate;
   int32_t cpu;
-  size_t bytes;      /* in: wanted */
+  size_t bytes; /* in: wanted */
   double fill_until; /* in: clock */
-  double read;       /* out: bytes read */
-  double elapsed;    /* out: seconds it took */
+  double read; /* out: bytes read */
+  double elapsed; /* out: seconds it took */
 };
 
 static double now(void) {
@@ -152,11 +153,12 @@ static void pin(int32_t cpu) {
   size_t size = CPU_ALLOC_SIZE((size_t)cpu + 1);
   CPU_ZERO_S(size, set);
   CPU_SET_S((size_t)cpu, size, set);
-  pthread_setaffinity_np(pthread_self(), size, set); /* a refusal only makes the figure less exact */
+  /* A refusal only makes the figure less exact. */
+  pthread_setaffinity_np(pthread_self(), size, set);
   CPU_FREE(set);
 }
 
-/* Writes the slice, so that its pages exist and lie near the thread's CPU; returns the bytes filled. */
+/* Writes the slice, so that its pages exist and lie near the thread's CPU. Returns the bytes done. */
 static size_t fill(char *slice, size_t bytes, double until) {
   size_t done = 0;
   while (done < bytes && (done == 0 || now() < until)) {

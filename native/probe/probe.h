@@ -8,7 +8,8 @@
 int32_t kt_probe_version(void);
 
 /* Bit i is set when the CPU has feature i and the operating system saves the registers it needs
- * (CPUID and XGETBV). Bit i is named by kt_probe_flag_name(i), as in /proc/cpuinfo; NULL past the end. */
+ * (CPUID and XGETBV). Bit i is named by kt_probe_flag_name(i), as in /proc/cpuinfo; NULL past the
+ * end. */
 uint64_t kt_probe_flags(void);
 const char *kt_probe_flag_name(int32_t bit);
 
@@ -20,9 +21,10 @@ const char *kt_probe_model(void);
  * afterwards inherit the answer. */
 int32_t kt_probe_amx_permission(void);
 
-/* Reads `bytes` of fresh memory, cut into one slice per CPU, again and again for about half of `seconds`;
- * filling the memory first takes at most the other half (a slice that is not full by then is cut).
- * Thread i is pinned to cpus[i]. Returns bytes per second over all threads, 0 where it could not be measured. */
+/* Reads `bytes` of fresh memory, cut into one slice per CPU, again and again for about half of
+ * `seconds`; filling the memory first takes at most the other half (a slice that is not full by
+ * then is cut). Thread i is pinned to cpus[i]. Returns bytes per second over all threads, 0 where
+ * it could not be measured. */
 double kt_probe_read_bandwidth(const int32_t *cpus, int32_t n_cpus, int64_t bytes, double seconds);
 
 #endif

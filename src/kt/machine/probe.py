@@ -71,7 +71,7 @@ def load() -> Probe | None:
     ffi = FFI()
     ffi.cdef(DECLARATIONS)
     try:
-        lib = ffi.dlopen(str(LIBRARY))
+        lib: Any = ffi.dlopen(str(LIBRARY))
         return Probe(lib, ffi) if lib.kt_probe_version() == VERSION else None
     except (OSError, AttributeError):
         return None
