@@ -158,7 +158,7 @@ static void pin(int32_t cpu) {
   CPU_FREE(set);
 }
 
-/* Writes the slice, so that its pages exist and lie near the thread's CPU. Returns the bytes done. */
+/* Writes the slice, so that its pages exist and lie near the thread's CPU. Returns the bytes. */
 static size_t fill(char *slice, size_t bytes, double until) {
   size_t done = 0;
   while (done < bytes && (done == 0 || now() < until)) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from kt.cli.doctor import Report
 from kt.cli.verdicts import Line, judge
-from kt.kernels.variants import select
+from kt.kernels.variants import VARIANTS, select
 from kt.machine.facts import Disk, Gpu, Machine
 from kt.units import GIB
 from tests.machines import captured, changed
@@ -257,3 +259,33 @@ def test_the_bandwidth_test_runs_on_the_oldest_cpu(qemu: str) -> None:
         timeout=60,
     )
     assert done.stdout == "[] True\n", done.stderr
+
+
+def test_every_field_of_the_json_is_documented() -> None:
+    words = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`\n]+)`", documentation()))))
+    gpu, disk = Gpu(0, "X", 8 * GIB, GIB, "nvml"), Disk("/d", 100 * GIB, 5 * GIB)
+    machine = replace(FINE, gpus=(gpu,), disk=disk)
+    variant = select(machine.cpu, None)
+    report = Report(machine, variant, judge(machine, variant)).to_json()
+    assert keys(report) <= words
+
+
+def test_the_documented_table_of_variants_is_the_codes() -> None:
+    rows = re.findall(r"^\| `(a[a-z0-9_]+)` \| (.*) \|$", documentation(), re.MULTILINE)
+    assert [name for name, _ in rows] == [variant.name for variant in VARIANTS]
+    below: set[str] = set()
+    for (_, needs), variant in zip(reversed(rows), reversed(VARIANTS), strict=True):
+        below |= set(re.findall(r"[a-z0-9_]+", needs)) - {"and", "tile", "permission"}
+        assert below == variant.flags
+        assert ("permission" in needs) == variant.tiles
+
+
+def documentation() -> str:
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def keys(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*(keys(item) for item in value.values()))
+    return set().union(*map(keys, value)) if isinstance(value, list) else set()
