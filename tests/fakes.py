@@ -1,4 +1,4 @@
-"""Stand-ins for tests: an executor whose logits depend on the whole token history, a byte tokenizer."""
+"""Stand-ins for tests: an executor whose logits depend on the whole history, a byte tokenizer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def _mix(value: int) -> int:
 class FakeExecutor:
     """Logits are a hash of the tokens that the sequence's pages hold, read through its page table.
 
-    Every position stores its token and a value that depends on the token, its position and all values
-    before it, so a wrong page, position or token changes everything that follows.
+    Every position stores its token and a value that depends on the token, its position and all
+    values before it, so a wrong page, position or token changes everything that follows.
 
     latency: seconds per forward. fail: called with each batch before it runs; it may raise.
-    reply: from the history (read through the pages) to the next token, which then gets all the weight.
+    reply: from the history (read through the pages) to the next token, which then gets all the
+    weight.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class FakeExecutor:
 
     def sample(self, logits: F32, params: list[SampleParams]) -> list[Sampled]:
         assert logits.shape == (len(params), self.vocab)
-        return [_sample_row(row, p) for row, p in zip(logits, params)]
+        return [_sample_row(row, p) for row, p in zip(logits, params, strict=True)]
 
     def close(self) -> None:
         self.closed = True
@@ -162,7 +163,7 @@ class FakeDetokenizer:
 
 
 class FakeTokenizer:
-    """Token ids are UTF-8 bytes; four special tokens follow. The interface of kt.tokenizer.Tokenizer."""
+    """Ids are UTF-8 bytes, then four special tokens. The interface of kt.tokenizer.Tokenizer."""
 
     eos_ids = frozenset({END})
     bos_id = BOS

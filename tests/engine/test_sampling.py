@@ -34,7 +34,7 @@ def call(library: Any, pool: Any, logits: F32, params: list[SampleParams]) -> li
     ffi, rows = library.ffi, np.array(logits, np.float32, ndmin=2)
     structs = ffi.new("kt_sampling[]", len(params))
     alive = []
-    for struct, p in zip(structs, params):
+    for struct, p in zip(structs, params, strict=True):
         history = np.ascontiguousarray(p.history, np.int32)
         bias_ids = np.array([i for i, _ in p.bias], np.int32)
         bias_values = np.array([b for _, b in p.bias], np.float32)

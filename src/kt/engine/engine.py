@@ -40,8 +40,8 @@ class TextCodec(Protocol):
 class Engine:
     """Answers requests with one executor, many at a time.
 
-    max_batch: sequences computed at once. prefill_chunk: prompt tokens a step, which bounds how long
-    running answers wait for a new prompt. `limit` is the longest prompt and answer together.
+    max_batch: sequences computed at once. prefill_chunk: prompt tokens a step, which bounds how
+    long running answers wait for a new prompt. `limit` is the longest prompt and answer together.
     submit, Handle.cancel and stats may be called from any thread. The executor stays the caller's.
     """
 
@@ -76,7 +76,7 @@ class Engine:
         self._meter = Meter()
         self._requests = self._prompt_tokens = self._cached_tokens = 0
         self._completion_tokens = self._failures = 0
-        # Guards what other threads touch: the three fields below.
+        # Guards what other threads touch: the four fields below.
         self._changed = threading.Condition()
         self._submitted: deque[Sequence] = deque()
         self._cancelled: deque[Handle] = deque()
@@ -90,7 +90,7 @@ class Engine:
         return self
 
     def submit(self, request: Request) -> Handle:
-        """Queues a request. Raises ContextTooLong, InvalidRequest, or EngineClosed after close()."""
+        """Queues a request. Raises ContextTooLong, InvalidRequest, EngineClosed after close()."""
         request.check(self._executor.vocab, self.limit)
         handle = Handle(self._cancel)
         sequence = Sequence(
@@ -124,7 +124,7 @@ class Engine:
         )
 
     def warm_up(self) -> None:
-        """Runs the largest prefill before start(), so that what it needs is there. Raises KtError."""
+        """Runs the largest prefill before start(): what it needs is there. Raises KtError."""
         executor = self._executor
         tokens = min(executor.max_batch_tokens, self.limit)
         pages = np.arange(-(-tokens // executor.page_tokens), dtype=np.int32)
@@ -139,7 +139,7 @@ class Engine:
         )
 
     def close(self, timeout: float = 10.0) -> None:
-        """Takes no more requests, lets the present ones finish for `timeout` seconds, cancels the rest."""
+        """Takes no more requests, gives the present ones `timeout` seconds, cancels the rest."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -171,7 +171,7 @@ class Engine:
         while self._take_news():
             try:
                 self._step()
-            except Exception as error:  # noqa: BLE001, a defect must not silence every later request
+            except Exception as error:  # a defect must not silence every later request
                 self._fail(self._everything(), error)
         self._abort_all()
 
@@ -210,13 +210,16 @@ class Engine:
             logits = self._executor.forward(self._layout.build(chunks))
             params = [sequence.sample_params() for sequence in ending]
             samples = self._executor.sample(logits, params) if params else []
-        except Exception as error:  # noqa: BLE001, whatever it is, only this step's requests end
+        except Exception as error:  # whatever it is, only this step's requests end
             self._fail([chunk.sequence for chunk in chunks], error)
             return
         self._count(chunks)
         self._scheduler.advance(chunks)
-        for sequence, sampled in zip(ending, samples):
-            self._accept(sequence, sampled)
+        for sequence, sampled in zip(ending, samples, strict=True):
+            try:
+                self._accept(sequence, sampled)
+            except Exception as error:  # one answer's text is no other's business
+                self._fail([sequence], error)
 
     def _count(self, chunks: list[Chunk]) -> None:
         decodes = sum(chunk.sequence.n_output > 0 and chunk.tokens == 1 for chunk in chunks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -83,8 +84,6 @@ class Handle:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-    try:
+    # It refuses when the consumer's loop has closed: then nobody is left to wake.
+    with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(ready.set)
-    except RuntimeError:
-        # The consumer's loop has closed, so nobody is left to wake.
-        pass

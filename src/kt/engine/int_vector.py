@@ -10,8 +10,11 @@ from kt.engine.batch import I32
 
 
 class IntVector:
-    """Appends in amortised constant time. `view()` is a window on the storage, valid for what it covers
-    until `truncate`; growing replaces the storage and leaves older views as they were."""
+    """Appends in amortised constant time.
+
+    `view()` is a window on the storage, valid for what it covers until `truncate`; growing replaces
+    the storage and leaves older views as they were.
+    """
 
     def __init__(self, values: Sequence[int] | I32 = (), *, spare: int = 32) -> None:
         self._storage: I32 = np.empty(len(values) + spare, np.int32)

@@ -1,4 +1,4 @@
-"""Who holds which KV page: reference counts, and free pages in the order in which they are reused."""
+"""Who holds which KV page: reference counts, and free pages in the order of their reuse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 
 class PagePool:
-    """Pages 0 .. total - 1. A page is free when nobody refers to it; it may still hold contents worth finding.
+    """Pages 0 .. total - 1. A free page has no references; its contents may still be worth finding.
 
     Free pages without such contents are reused first, then the others, longest unused first.
     on_reuse is called with a page whose old contents are about to be lost.
@@ -47,8 +47,8 @@ class PagePool:
     ) -> None:
         """One reference less on each of a sequence's pages, given in order of position.
 
-        keep: whether a page's contents are worth finding again. Later pages are reused before earlier
-        ones, since a prefix can only be found from its start.
+        keep: whether a page's contents are worth finding again. Later pages are reused before
+        earlier ones, since a prefix can only be found from its start.
         """
         for page in reversed(pages):
             if self._references[page] == 0:

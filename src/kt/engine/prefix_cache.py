@@ -41,7 +41,7 @@ class PrefixCache:
     def match(self, history: I32) -> tuple[list[int], bytes]:
         """Pages that hold the start of `history`, and the key of the last (ROOT if none).
 
-        Each page gains a reference. The last token is never covered: its logits are still to be computed.
+        Each page gains a reference. The last token is never covered: its logits are still needed.
         """
         pages: list[int] = []
         key = ROOT
@@ -57,7 +57,7 @@ class PrefixCache:
         return pages, key
 
     def store(self, parent: bytes, tokens: I32, page: int) -> bytes:
-        """Makes a full page findable behind `parent` and returns its key; the first page with a key keeps it."""
+        """Makes a full page findable behind `parent`; returns its key, which the first keeps."""
         contents = tokens.tobytes()
         key = _chain(parent, contents)
         if key not in self._entries:

@@ -20,7 +20,7 @@ class InvalidRequest(KtError):
 
 
 class ContextTooLong(InvalidRequest):
-    """The prompt leaves no room for an answer. prompt_tokens: its length; limit: positions there are."""
+    """The prompt leaves no room for an answer. prompt_tokens: its length; limit: all positions."""
 
     def __init__(self, prompt_tokens: int, limit: int) -> None:
         super().__init__(
@@ -40,9 +40,9 @@ class EngineClosed(KtError):
 class Sampling:
     """How tokens are chosen and when to stop.
 
-    max_tokens None: to the end of the context. temperature 0: greedy. top_k 0, top_p 1, min_p 0: off.
-    repetition_penalty (1: off) covers prompt and output; presence and frequency (0: off) the output.
-    seed None: a random one. stop: texts that end the answer and are never part of it.
+    max_tokens None: to the end of the context. temperature 0: greedy. top_k 0, top_p 1, min_p 0:
+    off. repetition_penalty (1: off) covers prompt and output; presence and frequency (0: off) the
+    output.     seed None: a random one. stop: texts that end the answer and are never part of it.
     logprobs None: none; n: the chosen token's and the n best (0 to 20) of the raw distribution.
     logit_bias: token id -> number added to its logit. min_tokens: no end token and no stop before.
     """
@@ -98,7 +98,7 @@ class Request:
     id: str = ""
 
     def check(self, vocab: int, limit: int) -> None:
-        """Raises ContextTooLong or InvalidRequest. vocab: logits per row; limit: positions there are."""
+        """Raises ContextTooLong, InvalidRequest. vocab: logits per row; limit: all positions."""
         if not self.prompt_ids:
             raise InvalidRequest("the prompt is empty", hint="send at least one token")
         if len(self.prompt_ids) >= limit:
@@ -111,10 +111,10 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """One emitted token. text: what it added to the answer ("" inside a character or for special tokens).
+    """One emitted token. text: what it added to the answer; "" inside a character or if special.
 
-    logprob and best (pairs of token id and log probability, best first) belong to the raw distribution;
-    they are None and empty unless asked for.
+    logprob and best (pairs of token id and log probability, best first) belong to the raw
+    distribution; they are None and empty unless asked for.
     """
 
     id: int
@@ -125,8 +125,10 @@ class TokenInfo:
 
 @dataclass(frozen=True)
 class Delta:
-    """New text and the tokens it came from, whole ones. text joins theirs; only the last Delta of an answer
-    may hold more, the rest of an unfinished character, or no text at all."""
+    """New text and the tokens it came from, whole ones. text joins theirs.
+
+    Only the last Delta of an answer may have more, the rest of an unfinished character, or no text.
+    """
 
     text: str
     tokens: list[TokenInfo]
@@ -134,7 +136,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds. queue: until the first pass; prefill: from there to the first token; decode: the rest."""
+    """Seconds. queue: to the first pass; prefill: then to the first token; decode: the rest."""
 
     queue: float
     prefill: float
@@ -145,8 +147,9 @@ class Timings:
 class Finished:
     """The last event of a request.
 
-    message explains "error" and "cancelled". completion_tokens counts every generated token, a final
-    end token and those of a stop text included; cached_tokens: prompt tokens found in the prefix cache.
+    message explains "error" and "cancelled". completion_tokens counts every generated token, a
+    final end token and those of a stop text included; cached_tokens: prompt tokens found in the
+    prefix cache.
     stop: the stop text that ended the answer, None if it was an end token or something else.
     """
 

@@ -1,4 +1,4 @@
-"""Decides which tokens of which sequences the next step computes. It never looks into an array of values."""
+"""Decides which tokens of which sequences the next step computes; it never looks at a value."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class Chunk(NamedTuple):
 
     @property
     def wants_logits(self) -> bool:
-        """Whether the chunk reaches the end of what is known, so that the next token can be drawn."""
+        """Whether the chunk reaches the end of what is known: the next token can be drawn."""
         return self.tokens == self.sequence.pending
 
 
 class Scheduler:
     """First come, first served, over at most max_batch running sequences.
 
-    Every step computes one token of each decoding sequence, then up to prefill_chunk tokens of prompts,
-    max_tokens in all. When pages run out, the latest arrival gives up its pages and is computed again
-    later. `running` and `waiting` are both in order of arrival, all of `running` before all of `waiting`.
+    Every step computes one token of each decoding sequence, then up to prefill_chunk tokens of
+    prompts, max_tokens in all. When pages run out, the latest arrival gives up its pages and is
+    computed again later. `running` and `waiting` are both in order of arrival, all of `running`
+    before all of `waiting`.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Scheduler:
         self.waiting.appendleft(victim)
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Gives a waiting sequence pages for its whole history, if enough stay for the running ones."""
+        """Gives a waiting sequence pages for its whole history, if enough stay for the others."""
         if self._still_blocked(sequence):
             return False
         found, key = self._find(sequence)
@@ -139,7 +140,7 @@ class Scheduler:
         return True
 
     def _still_blocked(self, sequence: Sequence) -> bool:
-        """Whether nothing was freed since the last try, which then need not be repeated every step."""
+        """Whether nothing was freed since the last try, which then is not repeated."""
         return (
             self._blocked is not None
             and self._blocked[0] is sequence

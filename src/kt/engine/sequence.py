@@ -18,8 +18,9 @@ from kt.engine.text_stream import Detokenizer, TextStream
 class Sequence:
     """History, pages and progress of one request.
 
-    history: prompt then output. computed: how many of its positions are in the pages. stored and key:
-    how many pages the prefix cache knows, and the key of the last. limit: the longest history allowed.
+    history: prompt then output. computed: how many of its positions are in the pages. stored and
+    key: how many pages the prefix cache knows, and the key of the last. limit: the longest history
+    allowed.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Sequence:
             self._started = time.monotonic()
 
     def sample_params(self) -> SampleParams:
-        """How the next token is drawn; its counter is the index in the output, whatever else runs."""
+        """How the next token is drawn; the counter is its index in the output."""
         s = self.request.sampling
         return SampleParams(
             temperature=s.temperature,

@@ -14,8 +14,8 @@ WINDOW_SECONDS = 10
 class Stats:
     """A snapshot. Counts run from the start; rates are tokens per second over the last ten seconds.
 
-    pages_free counts every page that can be taken, pages_cached those that a prefix can be found in,
-    free or in use. prompt_tokens includes cached_tokens, the ones that were found.
+    pages_free counts every page that can be taken, pages_cached those that a prefix can be found
+    in, free or in use. prompt_tokens includes cached_tokens, the ones that were found.
     """
 
     running: int

@@ -19,8 +19,8 @@ class Detokenizer(Protocol):
 class TextStream:
     """Releases tokens whole, once no stop text can begin in them.
 
-    stops: texts that end the stream; `stopped` is the one that did. They are looked for in what comes
-    after the first min_tokens tokens.
+    stops: texts that end the stream; `stopped` is the one that did. They are looked for in what
+    comes after the first min_tokens tokens.
     """
 
     def __init__(
