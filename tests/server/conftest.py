@@ -1,4 +1,4 @@
-"""A real server on a free port of the loopback, in a thread, over an engine with a fake executor."""
+"""A real server on a free loopback port, in a thread, over an engine with a fake executor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A whole server process with a fake engine, as `kt run` puts it together: python -m tests.server.fake_server HOME.
+"""A whole server process with a fake engine, as `kt run` puts it together: python -m
+tests.server.fake_server HOME.
 
-Prints its URL when it is ready and "closed" at the end of an orderly exit. Options: --port N, --latency
-SECONDS a token, --reply TEXT, --key KEY, --stay (an answer never ends by itself).
+Prints its URL when it is ready and "closed" at the end of an orderly exit. Options: --port N,
+--latency SECONDS a token, --reply TEXT, --key KEY, --stay (an answer never ends by itself).
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from kt.errors import KtError
 from kt.server.app import create_app
 from kt.server.serve import reserve, serve
 from tests.fakes import FakeExecutor, FakeTokenizer, replying
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -36,8 +42,8 @@ def main() -> int:
         return error.exit_code
     with Engine(executor, FakeTokenizer(), model_name="fake-1b") as engine:
         app = create_app(engine, FakeTokenizer(), {"model": "fake-1b"}, api_keys=options.key)
-        serve(app, listener=listener, home=options.home, ready=lambda url: print(url, flush=True))
-    print("closed", flush=True)
+        serve(app, listener=listener, home=options.home, ready=say)
+    say("closed")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Bad requests: each gets a status and OpenAI's error object that names what is wrong; none stays in the engine."""
+"""Bad requests: a status, OpenAI's error object with the name of what is wrong, nothing left."""
 
 from __future__ import annotations
 

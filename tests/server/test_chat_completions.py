@@ -209,7 +209,7 @@ def test_logprobs(serve):
     h = content[0]
     assert (h["token"], h["bytes"]) == ("h", [104])
     assert h["logprob"] == pytest.approx(0, abs=1e-6)
-    assert [best["token"] for best in h["top_logprobs"]][0] == "h"
+    assert h["top_logprobs"][0]["token"] == "h"
     assert all(len(token["top_logprobs"]) == 2 for token in content)
     # A half of a character has no text of its own.
     assert content[1]["top_logprobs"][0] == {"token": "\ufffd", "logprob": 0.0, "bytes": None}

@@ -1,4 +1,4 @@
-"""The process: ports, addresses, signals and the state file, with real processes on the loopback."""
+"""The process: ports, addresses, signals and the state file, with real processes."""
 
 from __future__ import annotations
 

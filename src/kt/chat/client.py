@@ -33,7 +33,9 @@ class Refused(KtError):
 
 @dataclass
 class Measures:
-    """What one answer took. first: seconds to the first text; decode: seconds from there to the end."""
+    """What one answer took. first: seconds to the first text; decode: seconds from there to the
+    end.
+    """
 
     started: float = field(default_factory=time.monotonic)
     first: float | None = None
@@ -43,7 +45,9 @@ class Measures:
     finish_reason: str = ""
 
     def heard(self) -> None:
-        """Some text arrived. A server that reports no usage is assumed to send a token at a time."""
+        """Some text arrived. A server that reports no usage is assumed to send a token at a
+        time.
+        """
         now = time.monotonic() - self.started
         if self.first is None:
             self.first = now
@@ -57,7 +61,9 @@ class Measures:
 
 
 def find_url(url: str | None, home: Path) -> str:
-    """`url` with a scheme and without /v1, or that of the running server. Raises NoServer, UsageError."""
+    """`url` with a scheme and without /v1, or that of the running server. Raises NoServer,
+    UsageError.
+    """
     if url is None:
         found = state.read(home)
         if found is None:
@@ -154,7 +160,9 @@ def _texts(chunks: Iterable[bytes], measures: Measures) -> Iterator[str]:
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream. Raises ServerGone if it ends before [DONE]."""
+    """The JSON objects of a server-sent event stream. Raises ServerGone if it ends before
+    [DONE].
+    """
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

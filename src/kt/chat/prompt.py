@@ -17,7 +17,9 @@ CONTINUATION = ". "
 
 
 def line_reader(home: Path, commands: list[str]) -> Callable[[], str]:
-    """A function that reads one question. It raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+    """A function that reads one question. It raises EOFError at Ctrl-D and KeyboardInterrupt at
+    Ctrl-C.
+    """
     completer = WordCompleter(commands, sentence=True)
     session: PromptSession[str] = PromptSession(
         history=_history(home),
@@ -31,7 +33,9 @@ def line_reader(home: Path, commands: list[str]) -> Callable[[], str]:
 
 
 def _history(home: Path) -> History:
-    """What was typed before, in a file that only its owner can read; in memory if it cannot be written."""
+    """What was typed before, in a file that only its owner can read; in memory if it cannot be
+    written.
+    """
     path = home / HISTORY_NAME
     try:
         home.mkdir(parents=True, exist_ok=True)

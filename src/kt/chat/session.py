@@ -30,8 +30,10 @@ class Session:
         return system + self.turns
 
     def ask(self, question: str, measures: Measures) -> Generator[str, None, None]:
-        """The answer to `question`, in pieces. What was heard before an interruption stays in the conversation;
-        if that is nothing, the question goes too, so that it does not spoil the next request."""
+        """The answer to `question`, in pieces. What was heard before an interruption stays in the
+        conversation; if that is nothing, the question goes too, so that it does not spoil the next
+        request.
+        """
         self.turns.append({"role": "user", "content": question})
         heard: list[str] = []
         body = {"model": self.model, "messages": self.messages(), **self.options}

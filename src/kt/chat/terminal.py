@@ -49,8 +49,8 @@ class PlainView:
 
 
 class MarkdownView:
-    """Finished blocks are printed for good and only the last one is drawn again, so that a long answer neither
-    costs more and more to draw nor outgrows the screen."""
+    """Finished blocks are printed for good and only the last one is drawn again, so that a long
+    answer neither costs more and more to draw nor outgrows the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

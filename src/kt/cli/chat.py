@@ -39,7 +39,8 @@ def chat(
 ) -> None:
     """Talk to a running model.
 
-    Reads the question from the argument, from standard input (`cat file | kt chat "summarise"`), or asks for it.
+    Reads the question from the argument, from standard input (`cat file | kt chat "summarise"`),
+    or asks for it.
     """
     from kt.chat.client import Client, find_url
     from kt.chat.session import Session

@@ -40,8 +40,9 @@ def create_app(
 ) -> FastAPI:
     """The OpenAI-compatible application over a started engine.
 
-    info["model"] is the name that is served and info["aliases"] (optional) are other names that requests may
-    use for it; all of info but the aliases is shown by /health. api_keys: any of them lets a request in.
+    info["model"] is the name that is served and info["aliases"] (optional) are other names that
+    requests may use for it; all of info but the aliases is shown by /health. api_keys: any of them
+    lets a request in.
     """
     app = FastAPI(
         title="kt",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def prompt_ids(tokenizer: Tokenizer, body: ChatRequest) -> list[int]:
-    """The conversation through the model's chat template. Raises KtError with the template's words."""
+    """The conversation through the chat template. Raises KtError with the template's words."""
     messages = [message.for_template() for message in body.messages]
     return tokenizer.encode_chat(messages, **body.chat_template_kwargs)
 

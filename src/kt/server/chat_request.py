@@ -42,7 +42,7 @@ Content = Annotated[
 
 
 class Message(StrictModel):
-    """One turn. `developer` is OpenAI's newer word for `system` and reaches the template as `system`."""
+    """One turn. `developer` is OpenAI's newer word for `system`, which the template gets."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -65,7 +65,7 @@ class Message(StrictModel):
         return self
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates expect it; an assistant's null content is the empty text."""
+        """The message as templates expect it; an assistant's null content is the empty text."""
         message = self.model_dump(exclude_none=True)
         message["content"] = self.content or ""
         if self.role == "developer":

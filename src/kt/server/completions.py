@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def prompt_ids(tokenizer: Tokenizer, body: CompletionRequest) -> list[list[int]]:
-    """Each prompt's ids: text is tokenised with the model's BOS in front, ids are taken as they are."""
+    """Each prompt's ids: text gets the model's BOS in front, ids are taken as they are."""
     return [
         _with_bos(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
         for prompt in body.prompt

@@ -21,7 +21,7 @@ INTERNAL = "kt failed inside; the server's log has the place under this request'
 
 
 class ApiError(HTTPException):
-    """A refusal or failure that is told to the client. `param` is the request field, `code` OpenAI's short name."""
+    """A failure that is told to the client. param: the request field; code: a short name."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ApiError(HTTPException):
 
 
 def from_kt(error: KtError, *, param: str | None = None) -> ApiError:
-    """kt's own error in HTTP's words: 400 if it blames the request or the field `param`, else 500 or 503."""
+    """kt's own error: 400 if it blames the request or the field `param`, else 500 or 503."""
     message = f"{error.message}: {error.hint}" if error.hint else error.message
     if isinstance(error, ContextTooLong):
         return ApiError(400, message, param=param, code="context_length_exceeded")

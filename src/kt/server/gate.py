@@ -1,4 +1,4 @@
-"""What every request passes first: its id, the API key, the size of its body, one line in the log."""
+"""What every request passes first: its id, the API key, its size, one line in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from kt.units import MIB, format_bytes
 log = logging.getLogger("kt.server")
 
 MAX_BODY = 8 * MIB
-# A client that is told 413 while it still sends may lose the answer, so this much is read and dropped first.
+# A client that is told 413 while it still sends may lose the answer, so this much is read and
+# dropped first.
 MAX_DRAIN = 64 * MIB
 OPEN_PATHS = frozenset({"/health"})
 LOCAL_NAME = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
@@ -28,7 +29,8 @@ CLIENT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Gate:
     """ASGI middleware. Without API keys it answers only requests addressed to a loopback name.
 
-    That keeps web pages out: a page can point its own domain at 127.0.0.1, but cannot choose the Host header.
+    That keeps web pages out: a page can point its own domain at 127.0.0.1, but cannot choose the
+    Host header.
     """
 
     def __init__(

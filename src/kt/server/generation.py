@@ -1,4 +1,4 @@
-"""Between HTTP requests and the engine: submits, joins the answers' events, cancels what nobody waits for."""
+"""From HTTP requests to the engine: submits, joins events, cancels what nobody waits for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ async def in_thread(param: str, work: Callable[[], T]) -> T:
 
 
 class Answers:
-    """The answers to one HTTP request. Their handles are cancelled by `cancel`, which may come at any time."""
+    """The answers to one HTTP request. Their handles are cancelled by `cancel`, which may come at
+    any time.
+    """
 
     def __init__(self, handles: list[Handle], forget: Callable[[Answers], None]) -> None:
         self.handles = handles
@@ -133,7 +135,9 @@ class Generations:
         self._closed = ""
 
     def submit(self, prompts: list[list[int]], body: Generation, request_id: str) -> Answers:
-        """body.n answers to each prompt, ordered by prompt. Raises ApiError; then nothing stays behind."""
+        """body.n answers to each prompt, ordered by prompt. Raises ApiError; then nothing stays
+        behind.
+        """
         if self._closed:
             raise ApiError(503, self._closed)
         handles: list[Handle] = []
@@ -151,7 +155,7 @@ class Generations:
         return answers
 
     def close(self, message: str) -> None:
-        """Takes no more requests; those that run get `message` as their error if they are stopped."""
+        """Takes no more requests; `message` will be the error of those that are stopped."""
         self._closed = message
 
     def stop(self) -> None:

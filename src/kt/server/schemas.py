@@ -57,10 +57,11 @@ LogitBias = Annotated[
 
 
 class StrictModel(BaseModel):
-    """A JSON object whose every field is known: an unknown one is refused by name, with similar names.
+    """A JSON object whose every field is known; an unknown one is refused with similar names.
 
-    `harmless` fields change nothing in an answer and are dropped. `unsupported` fields are OpenAI's but not
-    kt's; they are refused unless they have one of the listed values, which ask for nothing. null means absent.
+    `harmless` fields change nothing in an answer and are dropped. `unsupported` fields are
+    OpenAI's but not kt's; they are refused unless they have one of the listed values, which ask
+    for nothing. null means absent.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -97,7 +98,7 @@ class StreamOptions(StrictModel):
 
 
 class Generation(StrictModel):
-    """The fields that say how to generate. The ranges are OpenAI's; extensions have the ranges of the engine."""
+    """The fields that say how to generate. The ranges are OpenAI's, as far as it has them."""
 
     model: str = Field(min_length=1, max_length=1024)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)

@@ -26,7 +26,8 @@ log = logging.getLogger("kt.server")
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 BACKLOG = 1024
-# In-flight answers may finish for this many seconds after the first signal; then they are told and ended.
+# In-flight answers may finish for this many seconds after the first signal; then they are told and
+# ended.
 GRACE_SECONDS = 7.0
 LAST_SECONDS = 2.0
 SHUTTING_DOWN = "the server is shutting down"
@@ -44,8 +45,8 @@ def is_loopback(host: str) -> bool:
 def reserve(host: str, port: int, *, api_keys: Sequence[str] = ()) -> socket.socket:
     """A listening socket, to be taken before a model is loaded; early clients wait in its queue.
 
-    port 0 takes a free one. Raises UsageError: the port is taken or not allowed, the host is not an address of
-    this machine, or others could reach it and there is no API key.
+    port 0 takes a free one. Raises UsageError: the port is taken or not allowed, the host is not
+    an address of this machine, or others could reach it and there is no API key.
     """
     if not is_loopback(host) and not api_keys:
         raise UsageError(
@@ -105,11 +106,13 @@ def serve(
     home: Path | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then lets answers finish for some seconds; a second signal ends at once.
+    """Serves until SIGTERM or SIGINT, then lets answers finish for some seconds; a second signal
+    ends at once.
 
-    listener: what `reserve` gave (host and port are then unused). home: where the state file lives while the
-    server runs. ready: called with the URL once requests are answered. Raises UsageError like `reserve`.
-    Call it from the main thread, or it takes no signals; the engine is still the caller's to close.
+    listener: what `reserve` gave (host and port are then unused). home: where the state file lives
+    while the server runs. ready: called with the URL once requests are answered. Raises UsageError
+    like `reserve`. Call it from the main thread, or it takes no signals; the engine is still the
+    caller's to close.
     """
     listener = listener or reserve(host, port, api_keys=app.state.api_keys)
     server = Server(app, lambda: _announce(app, listener, home, ready))
@@ -133,7 +136,7 @@ def _announce(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also tells running streams that it ends, and returns after a signal."""
+    """uvicorn's server, but it tells running streams that it ends and returns after a signal."""
 
     def __init__(self, app: FastAPI, announce: Callable[[], None]) -> None:
         config = uvicorn.Config(
@@ -163,7 +166,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Like uvicorn's, but the signal is not raised again afterwards: the caller has an engine to close."""
+        """Like uvicorn's, but no signal is raised again: the caller has an engine to close."""
         before = {}
         with suppress(ValueError):  # not in the main thread
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -26,7 +26,7 @@ class ServerState:
 
 
 def write(home: Path, state: ServerState) -> Path:
-    """Replaces the file in one step, readable by its owner only. The last server started is the one found."""
+    """Replaces the file in one step; the last server started is found. Only its owner reads it."""
     home.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=home, prefix=NAME)
     try:

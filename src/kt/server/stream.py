@@ -1,4 +1,4 @@
-"""Answers in OpenAI's forms: server-sent events while they grow, or one object when they are complete."""
+"""Answers in OpenAI's forms: events while they grow, or one object when they are complete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Form(Protocol):
 async def respond(
     http: HttpRequest, body: Generation, answers: Answers, form: Form, model: str
 ) -> Response:
-    """The response to a generation request, streaming or not. The answers are cancelled if the client leaves."""
+    """The response, streaming or not; the answers are cancelled if the client leaves."""
     head = {"id": form.id_prefix + uuid.uuid4().hex, "created": int(time.time()), "model": model}
     if body.stream:
         return EventStream(_events(answers, form, head, body), answers)
@@ -59,7 +59,7 @@ async def respond(
 
 
 class EventStream(StreamingResponse):
-    """Sends events until they end or the client leaves; either way nothing goes on in the engine."""
+    """Sends events until they end or the client leaves; then nothing goes on in the engine."""
 
     media_type = "text/event-stream"
 

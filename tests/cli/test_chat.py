@@ -1,0 +1,391 @@
+"""`kt chat` as a user runs it: one question, a pipe, and a conversation on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kt.server import state
+
+ROOT = Path(__file__).parents[2]
+KT = [sys.executable, "-m", "kt", "chat"]
+ANSWER = "Hello **world** 🙂\n\n1. one\n2. two\n"
+
+
+def environment(home: Path) -> dict[str, str]:
+    """One that holds what a test says, and no terminal settings of whoever runs it."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "HOME": str(home),
+        "KT_HOME": str(home),
+        "TERM": "xterm",
+        "LANG": "C.UTF-8",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+        "http_proxy": "http://127.0.0.1:9",  # must not be used for this machine's own server
+    }
+
+
+def start_server(home: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.server.fake_server", str(home), *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment(home), cwd=ROOT
+    )
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    return process
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Iterator[Path]:
+    """KT_HOME of a running server that gives ANSWER to everything."""
+    home = tmp_path_factory.mktemp("home")
+    process = start_server(home, "--reply", ANSWER)
+    yield home
+    process.terminate()
+    process.communicate(timeout=15)
+
+
+def kt_chat(home: Path, *args: str, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run(
+        [*KT, *args], input=data, capture_output=True, env=environment(home), cwd=home, timeout=30
+    )
+    out, err = done.stdout.decode(), done.stderr.decode()
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def test_one_question_into_a_pipe_is_plain_text(home):
+    done = kt_chat(home, "hi")
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
+
+
+def test_a_piped_question(home):
+    assert kt_chat(home, stdin="hi\n").stdout == ANSWER
+
+
+def test_json_has_the_counts(home):
+    # <bos> <user> sum up, an empty line, three lines of text, <end> <assistant>.
+    done = kt_chat(home, "--json", "sum up", stdin="one\ntwo\nthree\n")
+    result = json.loads(done.stdout)
+    assert result["answer"] == ANSWER
+    assert result["model"] == "fake-1b"
+    assert result["finish_reason"] == "stop"
+    assert result["prompt_tokens"] == 4 + len("sum up\n\none\ntwo\nthree")
+    assert result["completion_tokens"] == len(ANSWER.encode()) + 1
+    assert result["first_token_seconds"] > 0
+    assert result["tokens_per_second"] > 0
+
+
+def test_options_reach_the_server(home):
+    done = kt_chat(home, "--json", "--max-tokens", "3", "--system", "abc", "hi")
+    result = json.loads(done.stdout)
+    assert result["answer"] == "Hel"
+    assert result["finish_reason"] == "length"
+    # The system turn adds its text, its mark and its end.
+    assert result["prompt_tokens"] == 4 + 2 + 5
+    refused = kt_chat(home, "--model", "gpt-4", "hi")
+    assert refused.returncode == 1
+    assert "'gpt-4' is not served here" in refused.stderr
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_a_url_may_be_given(home, tmp_path, suffix):
+    url = state.read(home).url
+    assert kt_chat(tmp_path, "--url", url + suffix, "hi").stdout == ANSWER
+    assert kt_chat(tmp_path, "--url", url.removeprefix("http://") + suffix, "hi").stdout == ANSWER
+
+
+def test_no_server_is_one_clear_message(tmp_path):
+    done = kt_chat(tmp_path, "hi")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "error: no kt server is running here",
+        "start one in another terminal with: kt run MODEL",
+    ]
+
+
+def test_a_url_where_nothing_answers(tmp_path):
+    done = kt_chat(tmp_path, "--url", "http://127.0.0.1:1", "hi")
+    assert done.returncode == 1
+    assert "no server answers at http://127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[::1", "http://x:99999"])
+def test_a_url_that_is_none(tmp_path, url):
+    done = kt_chat(tmp_path, "--url", url, "hi")
+    assert done.returncode == 2
+    assert "is not a server's URL" in done.stderr
+
+
+def test_no_question(home):
+    done = kt_chat(home, stdin=" \n")
+    assert done.returncode == 2
+    assert "there is no question" in done.stderr
+
+
+def test_a_key(tmp_path):
+    server = start_server(tmp_path, "--key", "k", "--reply", "ok")
+    try:
+        refused = kt_chat(tmp_path, "hi")
+        assert refused.returncode == 1
+        assert "--api-key" in refused.stderr
+        assert kt_chat(tmp_path, "--api-key", "k", "hi").stdout == "ok\n"
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_a_server_that_dies_in_the_middle(tmp_path):
+    server = start_server(tmp_path, "--latency", "0.02", "--stay")
+    chat = subprocess.Popen(
+        [*KT, "hi"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+    )
+    assert chat.stdout.read(3) == b"xxx"
+    server.kill()
+    out, err = chat.communicate(timeout=10)
+    server.communicate()
+    assert chat.returncode == 1
+    assert re.fullmatch(rb"x*\n", out)
+    assert b"the server went away in the middle of the answer" in err
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_leaves_is_no_error(home):
+    done = subprocess.run(
+        f"{' '.join(KT)} hi | head -c 2",
+        shell=True,
+        capture_output=True,
+        env=environment(home),
+        cwd=home,
+        timeout=30,
+    )
+    assert (done.stdout, done.stderr) == (b"He", b"")
+
+
+class Terminal:
+    """`kt chat` on a pseudo-terminal of 80 columns."""
+
+    def __init__(self, home: Path, *args: str) -> None:
+        pid, self.fd = pty.fork()
+        if pid == 0:
+            os.chdir(home)
+            os.execve(KT[0], [*KT, *args], {**environment(home), "COLUMNS": "80", "LINES": "24"})
+        self.pid = pid
+        self.seen = ""
+
+    def expect(self, pattern: str, seconds: float = 15) -> str:
+        """Reads until `pattern` is on the screen and returns what came up to its end, without
+        colours.
+        """
+        end = time.monotonic() + seconds
+        while not (match := re.search(pattern, self.seen)):
+            left = end - time.monotonic()
+            assert left > 0, f"{pattern!r} is not in {self.seen!r}"
+            if select.select([self.fd], [], [], left)[0]:
+                try:
+                    data = os.read(self.fd, 65536)
+                except OSError:
+                    pytest.fail(f"the end came before {pattern!r}: {self.seen!r}")
+                text = data.decode(errors="replace")
+                self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+        before, self.seen = self.seen[: match.end()], self.seen[match.end() :]
+        return before
+
+    def say(self, text: str) -> None:
+        """Types `text` once the prompt is there; a key before that would be echoed twice."""
+        self.expect("\n>")
+        self.type(text)
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def finish(self, seconds: float = 10) -> int:
+        """The exit status, once the program has ended by itself."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    os.read(self.fd, 65536)
+                except OSError:
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        pytest.fail("it did not end")
+
+    def close(self) -> None:
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        os.close(self.fd)
+
+
+@pytest.fixture
+def terminal(home) -> Iterator[Terminal]:
+    terminal = Terminal(home)
+    yield terminal
+    terminal.close()
+
+
+def test_a_conversation(home, terminal):
+    assert "fake-1b at http://127.0.0.1:" in terminal.expect("/help for commands")
+    terminal.say("/help\r")
+    assert "/save" in terminal.expect("Ctrl-C: stop the answer")
+    terminal.say("hi\r")
+    # Markdown: no asterisks, a list with its numbers; then the measures.
+    shown = terminal.expect(r"(\d+) tokens · [\d.]+ tokens/s · first after [\d.]+ s")
+    assert re.search(r"Hello world 🙂", shown)
+    assert re.search(r" 1 one\s", shown)
+    assert f"{len(ANSWER.encode()) + 1} tokens" in shown
+    terminal.say("/save talk.json\r")
+    terminal.expect("saved talk.json")
+    assert json.loads((home / "talk.json").read_text()) == {
+        "model": "fake-1b",
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": ANSWER},
+        ],
+    }
+    terminal.say("/save talk.json\r")
+    terminal.expect("talk.json exists already")
+    terminal.say("/nonsense\r")
+    terminal.expect("there is no command /nonsense")
+    terminal.say("/quit\r")
+    assert terminal.finish() == 0
+
+
+def test_system_clear_and_regenerate(home, terminal):
+    terminal.say("/system be brief\r")
+    terminal.expect("\nbe brief")
+    terminal.say("/regenerate\r")
+    terminal.expect("there is no question yet")
+    terminal.say("/etc/hosts is what\r")
+    terminal.expect("tokens/s")
+    terminal.say("/regenerate\r")
+    terminal.expect("tokens/s")
+    terminal.say("/save a.md\r")
+    terminal.expect("saved a.md")
+    assert (home / "a.md").read_text() == (
+        "## system\n\nbe brief\n\n## user\n\n/etc/hosts is what\n\n## assistant\n\n" + ANSWER + "\n"
+    )
+    terminal.say("/clear\r")
+    terminal.expect("starts again")
+    terminal.say("/save b.json\r")
+    terminal.expect("saved b.json")
+    left = json.loads((home / "b.json").read_text())["messages"]
+    assert left == [{"role": "system", "content": "be brief"}]
+    terminal.say("\x04")
+    assert terminal.finish() == 0
+
+
+def test_several_lines(home, terminal):
+    terminal.say("one\\\r")
+    terminal.type("two\x1b\r")
+    terminal.type("three\r")
+    terminal.expect("tokens/s")
+    terminal.say("/save lines.json\r")
+    terminal.expect("saved lines.json")
+    saved = json.loads((home / "lines.json").read_text())["messages"]
+    assert saved[0]["content"] == "one\ntwo\nthree"
+
+
+def test_what_was_typed_is_remembered_for_its_owner(home):
+    first = Terminal(home)
+    first.say("remember this\r")
+    first.expect("tokens/s")
+    first.say("/quit\r")
+    assert first.finish() == 0
+    first.close()
+    history = home / "chat_history"
+    assert "remember this" in history.read_text()
+    assert history.stat().st_mode & 0o777 == 0o600
+    second = Terminal(home)
+    second.say("\x1b[A\x1b[A\r")  # up twice: before /quit
+    second.expect("remember this")
+    second.expect("tokens/s")
+    second.close()
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_the_session(tmp_path):
+    server = start_server(tmp_path, "--latency", "0.02", "--stay")
+    terminal = Terminal(tmp_path)
+    try:
+        terminal.say("\x03")
+        terminal.expect("Ctrl-D or /quit leaves")
+        terminal.say("go\r")
+        terminal.expect("xxx")
+        terminal.type("\x03")
+        terminal.expect("stopped")
+        terminal.say("/save kept.json\r")
+        terminal.expect("saved kept.json")
+        messages = json.loads((tmp_path / "kept.json").read_text())["messages"]
+        assert [turn["role"] for turn in messages] == ["user", "assistant"]
+        assert re.fullmatch("x{3,}", messages[1]["content"])
+        # The server has noticed, too: the next answer begins at once.
+        terminal.say("again\r")
+        terminal.expect("xxx")
+        server.kill()
+        terminal.expect("the server went away in the middle of the answer")
+        terminal.say("more\r")
+        terminal.expect("no server answers at")
+        terminal.say("/quit\r")
+        assert terminal.finish() == 0
+    finally:
+        terminal.close()
+        server.kill()
+        server.communicate()
+
+
+def test_one_question_on_a_terminal(home):
+    terminal = Terminal(home, "hi")
+    shown = terminal.expect("first after")
+    assert "Hello world" in shown
+    assert terminal.finish() == 0
+    terminal.close()
+
+
+def test_json_needs_a_question(home):
+    terminal = Terminal(home, "--json")
+    terminal.expect("--json needs a question")
+    assert terminal.finish() == 2
+    terminal.close()
+
+
+def test_what_the_command_line_imports_at_first():
+    """`kt --help` must stay quick."""
+    heavy = {"fastapi", "uvicorn", "httpx", "prompt_toolkit", "pydantic", "torch", "transformers"}
+    code = (
+        "import sys, kt.cli.app, kt.cli.chat\n"
+        "assert kt.cli.app.run(['--help']) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=True,
+    )
+    assert "chat" in done.stdout
+    assert not heavy & set(done.stderr.split())
