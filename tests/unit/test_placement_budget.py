@@ -48,7 +48,7 @@ def test_parts_of_a_moe(tmp_path: Path) -> None:
     assert budget.weight_bytes(spec, checkpoint) == {
         "embedding": 320 * 64 * 2,
         "attention": 3 * (128 * 64 + 2 * 64 * 64 + 64 * 128) * 2,
-        "router": 3 * 16 * 64 * 2,  # 8 rows take a whole panel of 16
+        "router": 3 * 16 * 64 * 4,  # float32; 8 rows take a whole panel of 16
         "experts": 3 * 8 * (2 * 48 * 64 + 64 * 64) * 2,  # down: 48 columns padded to 64
         "norms": 4 * (3 * (2 * 64 + 2 * 32) + 64),
         "head": 320 * 64 * 2,
@@ -58,19 +58,24 @@ def test_parts_of_a_moe(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_dense_gguf(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(tiny_gguf(tmp_path / "t.gguf", encoding="Q4_0"))
+    checkpoint = open_checkpoint(tiny_gguf(tmp_path / "t.gguf", encoding="Q4_0", head_dim=32))
     parts = budget.weight_bytes(families.spec(checkpoint), checkpoint)
     assert parts["attention"] == 3 * (128 + 64 + 64) * 64 * 18 // 32 + 3 * 64 * 128 * 18 // 32
     assert parts["mlp"] == 3 * 3 * 128 * 64 * 18 // 32
     assert "experts" not in parts and "head" not in parts
 
 
-def test_working_memory_grows_with_the_batch(tmp_path: Path) -> None:
+def test_working_memory_counts_logits_of_every_row(tmp_path: Path) -> None:
     spec = families.spec(open_checkpoint(tiny_gguf(tmp_path / "t.gguf")))
-    small = budget.working_bytes(spec, max_batch_tokens=100, max_batch=1)
-    assert budget.working_bytes(spec, max_batch_tokens=200, max_batch=2) == 2 * small
-    logits = budget.working_bytes(spec, max_batch_tokens=100, max_batch=2) - small
-    assert logits >= spec.vocab * 4
+
+    def working(**changes: int) -> int:
+        sizes = {"max_batch_tokens": 100, "max_batch": 1, "threads": 1}
+        return budget.working_bytes(spec, **{**sizes, **changes})
+
+    assert working(max_batch=3) - working() == 2 * spec.vocab * 4
+    per_row = (working(max_batch_tokens=200) - working()) / 100
+    assert per_row >= 4 * (spec.vocab + 4 * spec.hidden)
+    assert working(threads=2) > working()
 
 
 def test_pages() -> None:

@@ -104,10 +104,10 @@ def test_a_refusal_counts_and_names_a_context_that_fits(planner: Planner) -> Non
 
 
 def test_a_refusal_names_a_quantisation_that_fits(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 512, "intermediate_size": 20_480, "num_hidden_layers": 4}
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
     checkpoint = open_checkpoint(tiny_gguf(tmp_path / "t.gguf", encoding="F32", **sizes))
     spec = families.spec(checkpoint)
-    values = 4 * 3 * 512 * 20_480
+    values = 4 * 3 * 512 * 2048
 
     def refused(usable: int) -> PlanDoesNotFit:
         with pytest.raises(PlanDoesNotFit) as caught:
@@ -118,8 +118,8 @@ def test_a_refusal_names_a_quantisation_that_fits(tmp_path: Path) -> None:
 
     rest = (
         budget.PROCESS_BYTES
-        + budget.working_bytes(spec, max_batch_tokens=520, max_batch=8)
-        + 16 * MIB
+        + budget.working_bytes(spec, max_batch_tokens=520, max_batch=8, threads=8)
+        + 3 * MIB
     )
     assert "as a Q8_0 GGUF would fit" in refused(rest + values * 34 // 32).hint
     assert "as a Q4_K_M GGUF would fit" in refused(rest + values * 148 // 256).hint

@@ -78,7 +78,9 @@ def weight_bytes(
         ("embedding", "attention", "mlp", "router", "experts", "norms", "head"), 0
     )
     for role in expected_tensors(spec):
-        parts[_part(role)] += tensor_bytes(checkpoint.tensor(role), format_of)
+        part, tensor = _part(role), checkpoint.tensor(role)
+        # Routers are float32 whatever the file holds: rounding would change which experts run.
+        parts[part] += tensor_bytes(tensor, format_of if part != "router" else lambda _: "F32")
     for index, layer in enumerate(spec.layers):
         if isinstance(layer.mlp, ExpertSpec):
             for part in PARTS:
@@ -119,27 +121,31 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_batch: int) -> int:
-    """Upper estimate of what a forward pass holds: value slots, their quantised copies, and logits.
+def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_batch: int, threads: int) -> int:
+    """What a forward pass holds beside weights and KV pages, at most (Program::reserve in native/runtime/build.h).
 
-    A row of the batch has float32 slots for the residual, the normed input, q|k|v, the attention's output, gate and
-    up of every expert it chose, and router logits; an input of a matrix is held once more in at most 4 bytes.
+    Per row of the batch: float32 slots; inputs of matrices once more in up to two encodings of together 7 bytes;
+    queries; and for every chosen expert its intermediate values and its output.
     """
-    widths = max(_row_width(spec.hidden, layer) for layer in spec.layers)
-    rows = max_batch_tokens * widths * (4 + 4)
-    logits = max_batch * spec.vocab * 4 * 2
-    return rows + logits
+    widest = max(_layer_row_bytes(spec.hidden, layer) for layer in spec.layers)
+    row = 4 * (4 * spec.hidden + spec.vocab) + 7 * 2 * spec.hidden + widest
+    head = max(_round_up(layer.attention.head_dim, 32) for layer in spec.layers)
+    splits = 16_384 * (head + 2) * 4  # partial results of attention over parts of a long context
+    scratch = threads * 32 * (128 * 8 + head * 12)  # scores of 32 query rows and 128 keys
+    logits = max_batch * spec.vocab * 4
+    return max_batch_tokens * row + splits + scratch + logits
 
 
-def _row_width(hidden: int, layer: LayerSpec) -> int:
+def _layer_row_bytes(hidden: int, layer: LayerSpec) -> int:
     attention = layer.attention
-    heads = (2 * attention.n_heads + 2 * attention.n_kv_heads) * _round_up(attention.head_dim, 32)
-    if isinstance(layer.mlp, ExpertSpec):
-        router = layer.mlp.router
-        chosen = router.top_k * (2 * layer.mlp.mlp.intermediate + hidden) + router.n_experts
-    else:
-        chosen = 2 * layer.mlp.intermediate
-    return 3 * hidden + heads + chosen
+    wide = attention.n_heads * _round_up(attention.head_dim, 32)
+    narrow = attention.n_kv_heads * _round_up(attention.head_dim, 32)
+    rope = 4 * attention.rope.dims
+    attended = 4 * (wide + 2 * narrow) + (4 + 7 + 4) * wide + rope
+    if not isinstance(layer.mlp, ExpertSpec):
+        return attended + 4 * layer.mlp.intermediate
+    router, expert = layer.mlp.router, layer.mlp.mlp
+    return attended + 4 * router.n_experts + router.top_k * 4 * (expert.intermediate + hidden)
 
 
 def _round_up(value: int, step: int) -> int:

@@ -90,9 +90,13 @@ def plan(
         max_batch or MAX_BATCH, "asked for" if max_batch else "sequences computed at once"
     )
     max_batch_tokens = PREFILL_CHUNK + batch.value
+    workers = _workers(machine, threads)
     parts = budget.weight_bytes(spec, checkpoint)
     parts["working"] = budget.working_bytes(
-        spec, max_batch_tokens=max_batch_tokens, max_batch=batch.value
+        spec,
+        max_batch_tokens=max_batch_tokens,
+        max_batch=batch.value,
+        threads=len(workers.value),
     )
     parts["process"] = budget.PROCESS_BYTES
     usable = Choice(machine.memory.usable, machine.memory.usable_reason)
@@ -105,7 +109,7 @@ def plan(
         model=model,
         family=spec.family,
         variant=variant,
-        worker_cpus=_workers(machine, threads),
+        worker_cpus=workers,
         context=positions,
         max_batch=batch,
         n_pages=pages,
