@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import time
 from pathlib import Path
 
 import pytest
+from cffi import FFI
 
-from kt.machine import cpu, probe
+from kt.machine import cpu, probe, probe_abi
 from kt.machine.probe import Probe
 from kt.machine.survey import survey
 from kt.units import MIB
@@ -24,16 +26,14 @@ def native() -> Probe:
     return loaded
 
 
-def declarations(text: str) -> list[str]:
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    found = re.findall(r"^[a-z][^;#]*\);", text, flags=re.MULTILINE)
-    return sorted(" ".join(declaration.split()) for declaration in found)
-
-
-def test_the_declarations_are_the_headers() -> None:
-    header = declarations(HEADER.read_text())
-    assert len(header) == 7
-    assert declarations(probe.DECLARATIONS) == header
+def test_the_abi_module_is_what_cffi_makes_of_the_header(tmp_path: Path) -> None:
+    ffi = FFI()
+    ffi.cdef(re.sub(r"^#.*$", "", HEADER.read_text(), flags=re.MULTILINE))
+    ffi.set_source(probe_abi.__name__, None)
+    ffi.emit_python_code(str(tmp_path / "fresh.py"))
+    fresh = ast.parse((tmp_path / "fresh.py").read_text())
+    kept = ast.parse(Path(probe_abi.__file__).read_text())
+    assert [ast.dump(node) for node in kept.body[1:]] == [ast.dump(node) for node in fresh.body]
 
 
 def test_the_flags_are_those_that_python_knows_in_the_same_order(native: Probe) -> None:

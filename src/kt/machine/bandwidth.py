@@ -26,7 +26,7 @@ def measure(
     if native is None or not cpus:
         return tuple(nodes)
     pools = numa.pools(nodes, cpus)
-    seconds = min(PER_NODE, SECONDS / len(pools))
+    seconds = min(PER_NODE, SECONDS / max(1, len(pools)))
     rates = {}
     for pool in pools:
         size = min(_buffer(tree, pool.cpus), usable // 4)

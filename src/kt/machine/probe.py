@@ -10,17 +10,6 @@ from typing import Any
 LIBRARY = Path(__file__).parent.parent / "kernels" / "lib" / "libkt_probe.so"
 VERSION = 1
 
-# As in native/probe/probe.h (a test compares them).
-DECLARATIONS = """
-int32_t kt_probe_version(void);
-uint64_t kt_probe_flags(void);
-const char *kt_probe_flag_name(int32_t bit);
-const char *kt_probe_vendor(void);
-const char *kt_probe_model(void);
-int32_t kt_probe_amx_permission(void);
-double kt_probe_read_bandwidth(const int32_t *cpus, int32_t n_cpus, int64_t bytes, double seconds);
-"""
-
 
 class Probe:
     """The loaded probe library."""
@@ -66,10 +55,8 @@ def load() -> Probe | None:
     """The probe, or None where its library was not built (or is of another version)."""
     if not LIBRARY.exists():
         return None
-    from cffi import FFI
+    from kt.machine.probe_abi import ffi
 
-    ffi = FFI()
-    ffi.cdef(DECLARATIONS)
     try:
         lib: Any = ffi.dlopen(str(LIBRARY))
         return Probe(lib, ffi) if lib.kt_probe_version() == VERSION else None
