@@ -15,7 +15,7 @@ import pytest
 from kt.engine.engine import Engine
 from kt.server.app import create_app
 from kt.server.serve import Server, reserve, url_of
-from tests.fakes import FakeExecutor, FakeTokenizer
+from tests.fakes import ASSISTANT, BOS, END, SPECIAL, USER, FakeExecutor, FakeTokenizer
 
 MODEL = "fake-1b"
 INFO = {
@@ -23,6 +23,29 @@ INFO = {
     "aliases": ["fake", "/models/fake.gguf"],
     "variant": {"value": "avx512_vnni", "reason": "the best that this CPU has"},
 }
+
+
+class TextTokenizer(FakeTokenizer):
+    """The fake with what the server asks for beyond it: a BOS, and names of special tokens."""
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        return [BOS, *self.ids(text, special)]
+
+    def ids(self, text: str, special: bool) -> list[int]:
+        return super().encode(text, special=special)
+
+    def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
+        names = {number: name for name, number in SPECIAL.items()}
+        if not skip_special and ids[0] in names:
+            return names[ids[0]]
+        return super().decode(ids)
+
+    def encode_chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> list[int]:
+        ids = [BOS]
+        for message in messages:
+            mark = ASSISTANT if message["role"] == "assistant" else USER
+            ids += [mark, *self.ids(str(message["content"]), False), END]
+        return [*ids, ASSISTANT]
 
 
 @dataclass
@@ -54,7 +77,7 @@ class Running:
 
 @contextmanager
 def running(executor: FakeExecutor, tokenizer: Any = None, **options: Any) -> Iterator[Running]:
-    tokenizer = tokenizer or FakeTokenizer()
+    tokenizer = tokenizer or TextTokenizer()
     with ExitStack() as stack:
         engine = Engine(executor, tokenizer, model_name=MODEL, max_batch=8).start()
         stack.callback(engine.close, 0.0)

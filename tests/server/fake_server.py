@@ -15,7 +15,8 @@ from kt.engine.engine import Engine
 from kt.errors import KtError
 from kt.server.app import create_app
 from kt.server.serve import reserve, serve
-from tests.fakes import FakeExecutor, FakeTokenizer, replying
+from tests.fakes import FakeExecutor, replying
+from tests.server.conftest import TextTokenizer
 
 
 def say(line: str) -> None:
@@ -40,8 +41,8 @@ def main() -> int:
     except KtError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return error.exit_code
-    with Engine(executor, FakeTokenizer(), model_name="fake-1b") as engine:
-        app = create_app(engine, FakeTokenizer(), {"model": "fake-1b"}, api_keys=options.key)
+    with Engine(executor, TextTokenizer(), model_name="fake-1b") as engine:
+        app = create_app(engine, TextTokenizer(), {"model": "fake-1b"}, api_keys=options.key)
         serve(app, listener=listener, home=options.home, ready=say)
     say("closed")
     return 0

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kt.errors import KtError
-from tests.fakes import FakeExecutor, FakeTokenizer
-from tests.server.conftest import MODEL, Running, running
+from tests.fakes import FakeExecutor
+from tests.server.conftest import MODEL, Running, TextTokenizer, running
 
 JSON = {"content-type": "application/json"}
 
 
-class Template(FakeTokenizer):
+class Template(TextTokenizer):
     """Refuses as a template with raise_exception does."""
 
     def encode_chat(self, messages, **kwargs):
@@ -131,6 +131,7 @@ def test_only_json_is_read(server, kind):
         ("chat_template_kwargs", 5),
         ("chat_template_kwargs", {"messages": []}),
         ("chat_template_kwargs", {"add_generation_prompt": False}),
+        ("chat_template_kwargs", {"self": 1}),
         ("chat_template_kwargs", {"a b": 1}),
         ("chat_template_kwargs", {"a": "x" * 20_000}),
         ("chat_template_kwargs", {"a": [[[[[[[[[1]]]]]]]]]}),
@@ -299,7 +300,7 @@ def test_a_large_body_within_the_limit_is_read(server):
 
 
 def test_an_error_inside_tells_no_more_than_that(serve, caplog):
-    class Broken(FakeTokenizer):
+    class Broken(TextTokenizer):
         def encode_chat(self, messages, **kwargs):
             raise ZeroDivisionError(f"cannot read {messages}")
 

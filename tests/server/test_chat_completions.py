@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kt.engine.request import Request, Sampling
-from tests.fakes import FakeExecutor, FakeTokenizer, replying
+from tests.fakes import FakeExecutor, replying
+from tests.server.conftest import TextTokenizer
 
 ANSWER = "Grüße aus Paris 🙂 und 東京."
 
@@ -126,7 +127,7 @@ def test_top_k_minus_one_and_nulls_mean_the_defaults(serve, monkeypatch):
     assert seen[0].sampling == Sampling()
 
 
-class RecordingTokenizer(FakeTokenizer):
+class RecordingTokenizer(TextTokenizer):
     def __init__(self) -> None:
         self.messages: list[dict[str, object]] = []
         self.kwargs: dict[str, object] = {}

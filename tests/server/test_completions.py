@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes import BOS, FakeExecutor, replying
+from tests.fakes import BOS, END, USER, FakeExecutor, replying
 from tests.server.test_chat_completions import events
 
 
@@ -55,6 +55,13 @@ def test_text_gets_one_bos_and_ids_are_taken_as_they_are(random_server):
     assert text["usage"]["prompt_tokens"] == 3
 
 
+def test_marks_in_a_text_are_special_tokens(random_server):
+    fields = {"max_tokens": 8, "temperature": 0}
+    text = random_server.complete("<|user|>ab<|end|>", **fields).json()
+    ids = random_server.complete([BOS, USER, 97, 98, END], **fields).json()
+    assert text["choices"][0]["text"] == ids["choices"][0]["text"]
+
+
 @pytest.mark.parametrize("prompts", [["ab", "cd"], [[257, 97, 98], [257, 99, 100]]])
 def test_several_prompts_and_answers_are_ordered_by_prompt(random_server, prompts):
     fields = {"max_tokens": 6, "temperature": 0}
@@ -78,6 +85,22 @@ def test_logprobs(serve):
     assert logprobs["text_offset"] == [0, 0, 1, 2]
     assert logprobs["token_logprobs"] == pytest.approx([0] * 4, abs=1e-6)
     assert [list(best) for best in logprobs["top_logprobs"]][2:] == [["b"], ["c"]]
+
+
+class EndIsSecondBest(FakeExecutor):
+    def forward(self, batch):
+        logits = super().forward(batch)
+        logits[:, END] += 50
+        return logits
+
+
+def test_special_tokens_have_their_names_among_the_best(serve):
+    server = serve(EndIsSecondBest(reply=lambda _: ord("a")))
+    completion = server.complete("x", logprobs=2, max_tokens=1).json()["choices"][0]
+    assert list(completion["logprobs"]["top_logprobs"][0]) == ["a", "<|end|>"]
+    chat = server.chat("x", logprobs=True, top_logprobs=2, max_tokens=1).json()["choices"][0]
+    (token,) = chat["logprobs"]["content"]
+    assert [best["token"] for best in token["top_logprobs"]] == ["a", "<|end|>"]
 
 
 def test_offsets_in_a_stream_count_from_the_start(serve):

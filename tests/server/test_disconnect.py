@@ -9,8 +9,8 @@ import time
 import httpx
 import pytest
 
-from tests.fakes import FakeExecutor, FakeTokenizer
-from tests.server.conftest import MODEL, Running
+from tests.fakes import FakeExecutor
+from tests.server.conftest import MODEL, Running, TextTokenizer
 
 
 def wait_for(server: Running, condition) -> None:
@@ -93,7 +93,7 @@ def test_a_long_prompt_does_not_block_others(serve):
     """Tokenising runs in a thread: /health answers meanwhile."""
     entered, leave = threading.Event(), threading.Event()
 
-    class Slow(FakeTokenizer):
+    class Slow(TextTokenizer):
         def encode_chat(self, messages, **kwargs):
             entered.set()
             assert leave.wait(10)

@@ -61,7 +61,8 @@ class ChatForm:
         return {"logprobs": {"content": content, "refusal": None}}
 
     def _token(self, token: TokenInfo) -> dict[str, Any]:
-        best = [_entry(self._tokenizer.decode([id]), logprob) for id, logprob in token.best]
+        decode = self._tokenizer.decode
+        best = [_entry(decode([id], skip_special=False), logprob) for id, logprob in token.best]
         return {**_entry(token.text, token.logprob), "top_logprobs": best}
 
 

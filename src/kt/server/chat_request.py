@@ -14,7 +14,9 @@ MAX_MESSAGES = 4096
 MAX_TEMPLATE_CHARACTERS = 16384
 MAX_TEMPLATE_DEPTH = 8
 # What kt itself hands to the template.
-RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
+RESERVED = frozenset(
+    {"self", "messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}
+)
 
 
 def _plain_text(value: Any) -> Any:

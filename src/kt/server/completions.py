@@ -15,17 +15,14 @@ if TYPE_CHECKING:
 
 
 def prompt_ids(tokenizer: Tokenizer, body: CompletionRequest) -> list[list[int]]:
-    """Each prompt's ids: text gets the model's BOS in front, ids are taken as they are."""
+    """Each prompt's ids; a text gets the model's BOS if it wants one, ids are taken as they are.
+
+    Special tokens are recognised in the text: whoever writes a raw prompt writes its marks, too.
+    """
     return [
-        _with_bos(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
+        tokenizer.encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
         for prompt in body.prompt
     ]
-
-
-def _with_bos(tokenizer: Tokenizer, text: str) -> list[int]:
-    ids = tokenizer.encode(text)
-    bos = tokenizer.bos_id
-    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 
 class CompletionForm:
@@ -73,4 +70,6 @@ class CompletionForm:
         }
 
     def _best(self, token: TokenInfo) -> dict[str, float]:
-        return {self._tokenizer.decode([id]): logprob for id, logprob in token.best}
+        return {
+            self._tokenizer.decode([id], skip_special=False): logprob for id, logprob in token.best
+        }
