@@ -1,6 +1,7 @@
 """A small hub on loopback that speaks as much of the Hugging Face HTTP API as a download needs.
 
-What it serves can be changed while it runs, and it can cut connections, refuse access, and count what it sent.
+What it serves can be changed while it runs, and it can cut connections, refuse access, and count
+what it sent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ LFS_MINIMUM = 1000  # files of at least so many bytes are served as LFS files
 
 @dataclass
 class Repo:
-    """files by path. gated: only with the token "secret". cut: bytes of one response's body before it is dropped."""
+    """files by path. gated: only with the token "secret". cut: bytes of one response's body before
+    it is dropped."""
 
     files: dict[str, bytes]
     gated: bool = False

@@ -35,10 +35,12 @@ _ALIAS = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 @dataclass(frozen=True)
 class Entry:
-    """A model to run: either `path` on this machine, or `repo` (with `files` choosing among GGUF files).
+    """A model to run: either `path` on this machine, or `repo` (with `files` choosing among GGUF
+    files).
 
-    size_bytes: whole download; experts_bytes: its routed experts; params in billions. None: not known.
-    files: a quantisation name ("Q4_K_M") or a file name; empty: the repository's own weights.
+    size_bytes: whole download; experts_bytes: its routed experts; params in billions. None: not
+    known. files: a quantisation name ("Q4_K_M") or a file name; empty: the repository's own
+    weights.
     """
 
     name: str
@@ -57,7 +59,8 @@ class Entry:
 
 
 def resolve(text: str, entries: Mapping[str, Entry] | None = None) -> Entry:
-    """The entry that `text` names: alias first, then path, then owner/name[:QUANT] or owner/name/FILE.gguf.
+    """The entry that `text` names: alias first, then path, then owner/name[:QUANT] or
+    owner/name/FILE.gguf.
 
     Raises UsageError for a name that is none of these, ModelError for a path that does not exist.
     """
@@ -86,7 +89,8 @@ def aliases() -> dict[str, Entry]:
 
 
 def parse(text: str, source: str) -> dict[str, Entry]:
-    """The entries of a models.toml. Raises UsageError that names `source`, the alias and the field."""
+    """The entries of a models.toml. Raises UsageError that names `source`, the alias and the
+    field."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -156,7 +160,8 @@ def _models_toml() -> Path:
 
 
 def _path_name(path: Path) -> str:
-    """The name a local model is served under: file name without .gguf and split number, or folder name."""
+    """The name a local model is served under: file name without .gguf and split number, or folder
+    name."""
     name = path.resolve().name
     return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name) or name
 
@@ -183,4 +188,4 @@ def _suggestion(text: str, known: Mapping[str, Entry]) -> str:
     starts = [alias for alias in known if alias.startswith(text.lower()) and alias not in near]
     if near or starts:
         return "Did you mean " + " or ".join([*near, *starts][:3]) + "? `kt models` lists all."
-    return "Give an alias (`kt models` lists them), a path, or a Hugging Face repository as owner/name."
+    return "Give an alias (`kt models` lists them), a path, or a hub repository as owner/name."

@@ -1,8 +1,9 @@
 """A repository of the hub -> verified files in the Hugging Face cache of this machine.
 
-The cache is the hub library's own (HF_HOME, HF_HUB_CACHE), so files that other programs fetched are used and the
-other way round. Each blob is hashed once; what was verified is noted beside it with size and modification time, so
-that a file that changed since is hashed again, and fetched again if it is not what the hub announced.
+The cache is the hub library's own (HF_HOME, HF_HUB_CACHE), so files that other programs fetched are
+used and the other way round. Each blob is hashed once; what was verified is noted beside it with
+size and modification time, so that a file that changed since is hashed again, and fetched again if
+it is not what the hub announced.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 4
 VERIFIED = "kt-verified.json"
-"""In a repository's cache folder: blob name -> [bytes, modification time in ns] when its hash was right."""
+"""In a repository's cache folder: blob name -> [bytes, modification time in ns] when its hash was
+right."""
 
 Progress = Callable[[int, int], None]
 
@@ -66,11 +68,13 @@ def fetch(
     admit: Callable[[int], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Path:
-    """Downloads what `entry.repo` needs and is not here yet; returns its folder, or its (first) GGUF file.
+    """Downloads what `entry.repo` needs and is not here yet; returns its folder, or its (first)
+    GGUF file.
 
-    progress(done, total) counts bytes, those already here included. admit(bytes) is asked before weights of that
-    size are fetched, and may raise. Without a connection what is in the cache is used, with a word to `warn`.
-    Raises DownloadError, UsageError (which of several GGUF files?), ModelError.
+    progress(done, total) counts bytes, those already here included. admit(bytes) is asked before
+    weights of that size are fetched, and may raise. Without a connection what is in the cache is
+    used, with a word to `warn`. Raises DownloadError, UsageError (which of several GGUF files?),
+    ModelError.
     """
     if offline:
         return _from_cache(entry, "HF_HUB_OFFLINE is set")
@@ -126,7 +130,8 @@ def _bring(repo: _Repo, entry: Entry, progress: Progress, admit: Callable[[int],
         weights = hub_files.safetensors_files(repo.sizes, repo.snapshot, repo.name)
     admit(sum(repo.files[name].size for name in weights))
     _bring_files(repo, weights, progress)
-    # The branch is pointed at this commit only now that all of it is here, so that offline use never finds a part.
+    # The branch is pointed at this commit only now that all of it is here, so that offline use
+    # never finds a part.
     ref = repo.folder / "refs" / repo.revision
     ref.parent.mkdir(parents=True, exist_ok=True)
     ref.write_text(repo.commit, encoding="utf-8")
@@ -188,7 +193,8 @@ def _bring_file(
         try:
             Transfer(url, blob, file, headers=headers, advance=advance, stop=stop).run()
         except Damaged:
-            # What an earlier try left may be what is damaged, after a power cut say: once more, from the start.
+            # What an earlier try left may be what is damaged, after a power cut say: once more,
+            # from the start.
             Transfer(url, blob, file, headers=headers, advance=advance, stop=stop).run()
 
 
@@ -278,7 +284,7 @@ def _from_cache(entry: Entry, why: str) -> Path:
     if not present:
         raise DownloadError(
             f"{why}, and {entry.repo} is not in the cache ({folder.parent})",
-            hint="Connect once to download it, or give the path of a model that is on this machine.",
+            hint="Connect once to download it, or give the path of a model on this machine.",
         )
     sizes = {str(path.relative_to(snapshot)): path.stat().st_size for path in present}
     if hub_files.wants_gguf(sizes, entry.files):

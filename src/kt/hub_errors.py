@@ -30,7 +30,8 @@ def explained(entry: Entry) -> Iterator[None]:
 
         raise DownloadError(
             f"{entry.repo} is gated: its owner wants you to accept the licence first",
-            hint=f"Accept it at {constants.ENDPOINT}/{entry.repo}, then set HF_TOKEN to a token of that account.",
+            hint=f"Accept it at {constants.ENDPOINT}/{entry.repo}, "
+            "then set HF_TOKEN to a token of that account.",
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise DownloadError(
@@ -60,5 +61,6 @@ def _http_error(entry: Entry, error: Any) -> DownloadError:
     if status >= 500 or status == 429:
         return Unreachable(f"the hub answers HTTP {status}", hint="Try again in a while.")
     return DownloadError(
-        f"the hub answers HTTP {status} for {entry.repo}: {error.server_message or 'no reason given'}"
+        f"the hub answers HTTP {status} for {entry.repo}: "
+        f"{error.server_message or 'no reason given'}"
     )

@@ -19,13 +19,15 @@ _SPLIT = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 
 
 def wants_gguf(sizes: Mapping[str, int], files: str) -> bool:
-    """Whether the user asked for a GGUF file, or the repository (file -> bytes) has nothing else."""
+    """Whether the user asked for a GGUF file, or the repository (file -> bytes) has nothing
+    else."""
     has_safetensors = any(name.endswith(".safetensors") for name in sizes)
     return bool(files) or (not has_safetensors and any(name.endswith(".gguf") for name in sizes))
 
 
 def gguf_files(sizes: Mapping[str, int], files: str, repo: str) -> list[str]:
-    """The one GGUF set (all its parts, in order) that `files` names: a file name, a quantisation, or "".
+    """The one GGUF set (all its parts, in order) that `files` names: a file name, a quantisation,
+    or "".
 
     Raises UsageError with the choices and their sizes if there is none or more than one.
     """
@@ -59,7 +61,8 @@ def small_files(sizes: Mapping[str, int]) -> list[str]:
 
 
 def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list[str]:
-    """The weights: what the index in `folder` names if the repository has one, else its safetensors files."""
+    """The weights: what the index in `folder` names if the repository has one, else its safetensors
+    files."""
     if INDEX not in sizes:
         names = [
             name for name in sorted(sizes) if name.endswith(".safetensors") and "/" not in name
@@ -69,7 +72,7 @@ def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list
         if not names:
             raise ModelError(
                 f"{repo} has no safetensors and no GGUF weights",
-                hint="kt reads these two kinds of file only; pickled weights can run code and are never loaded.",
+                hint="kt reads only these; pickled weights can run code and are never loaded.",
             )
         return names
     try:

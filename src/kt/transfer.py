@@ -1,4 +1,5 @@
-"""One file from the hub to disk: resumed where it stopped, hashed as it arrives, moved into place when right."""
+"""One file from the hub to disk: resumed where it stopped, hashed as it arrives, moved into place
+when right."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def has_hash(path: Path, file: RemoteFile) -> bool:
 class Transfer:
     """Brings `file` from `url` to `blob`, by way of BLOB.incomplete, which a later try continues.
 
-    advance(n) is told of bytes that are there now (n < 0: that had to be thrown away). When `stop` is set, run()
-    returns early and leaves the partial file.
+    advance(n) is told of bytes that are there now (n < 0: that had to be thrown away). When `stop`
+    is set, run() returns early and leaves the partial file.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class Transfer:
         self.done = 0
 
     def run(self) -> None:
-        """Raises Damaged, DownloadError, or the hub's own HTTP errors (no such file, not allowed)."""
+        """Raises Damaged, DownloadError, or the hub's own HTTP errors (no such file, not
+        allowed)."""
         failures = 0
         try:
             self._resume()
@@ -121,7 +123,8 @@ class Transfer:
         self.advance(len(chunk))
 
     def _connect(self, target: Any) -> str:
-        """One request for the missing rest; returns why it ended. Bytes that came stay, whatever the end."""
+        """One request for the missing rest; returns why it ended. Bytes that came stay, whatever
+        the end."""
         from huggingface_hub import get_session
         from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
@@ -163,20 +166,22 @@ class Transfer:
         self.partial.unlink()
         self.advance(-self.done)
         raise Damaged(
-            f"{self.file.path} arrived damaged: its hash is not {self.file.etag}, which the hub announced",
+            f"{self.file.path} arrived damaged: its hash is not {self.file.etag}, "
+            "which the hub announced",
             hint="Nothing of it was kept; try again.",
         )
 
     def _gave_up(self, problem: str) -> DownloadError:
         return DownloadError(
-            f"{self.file.path}: no connection to the hub brought anything in {MAX_FAILURES} tries ({problem}); "
-            f"{self.done} of {self.file.size} bytes are here",
+            f"{self.file.path}: no connection to the hub brought anything in {MAX_FAILURES} tries "
+            f"({problem}); {self.done} of {self.file.size} bytes are here",
             hint="The same command continues where this one stopped.",
         )
 
 
 def transport_errors() -> tuple[type[BaseException], ...]:
-    """What the hub's HTTP client raises: the base classes of HfHubHTTPError, whichever client it uses."""
+    """What the hub's HTTP client raises: the base classes of HfHubHTTPError, whichever client it
+    uses."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return tuple(base for base in HfHubHTTPError.__bases__ if base is not OSError)
@@ -189,6 +194,6 @@ def _disk_error(error: OSError, folder: Path) -> BaseException:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadError(
             f"the disk is full: cannot write more to {folder}",
-            hint="Free some space, or move the cache with HF_HOME; the same command then continues.",
+            hint="Free some space, or move the cache with HF_HOME; then the same command goes on.",
         )
     return DownloadError(f"cannot write to {folder}: {error.strerror or error}")

@@ -46,7 +46,7 @@ def test_each_command_has_help(name: str) -> None:
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom kt.cli.app import run\nstatus = run(sys.argv[1:])\n"
-        "heavy = {'numpy', 'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'fastapi', 'httpx'}\n"
+        "heavy = {'numpy', 'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'fastapi'}\n"
         "print(sorted(heavy & set(sys.modules)), status)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

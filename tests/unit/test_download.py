@@ -1,4 +1,5 @@
-"""Downloads against a hub on loopback: what is fetched, resumed, refused, and never used unverified."""
+"""Downloads against a hub on loopback: what is fetched, resumed, refused, and never used
+unverified."""
 
 from __future__ import annotations
 

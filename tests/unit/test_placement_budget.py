@@ -44,7 +44,8 @@ def test_what_cannot_be_packed_is_an_error() -> None:
 def test_parts_of_a_moe(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tiny_qwen3_moe(tmp_path))
     spec = families.spec(checkpoint)
-    # hidden 64, 3 layers, 4 heads and 2 KV heads of 32, 8 experts of 48, vocabulary 320, all bfloat16
+    # hidden 64, 3 layers, 4 heads and 2 KV heads of 32, 8 experts of 48, vocabulary 320, all
+    # bfloat16
     assert budget.weight_bytes(spec, checkpoint) == {
         "embedding": 320 * 64 * 2,
         "attention": 3 * (128 * 64 + 2 * 64 * 64 + 64 * 128) * 2,

@@ -1,4 +1,5 @@
-"""The `kt` command: finds the subcommand, runs it, and turns failures into one message and an exit status."""
+"""The `kt` command: finds the subcommand, runs it, and turns failures into one message and an exit
+status."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Runs large Mixture-of-Experts language models on the machine you have.",
-    epilog="Environment: KT_VARIANT, KT_THREADS, KT_HOME, KT_DEBUG, HF_TOKEN, HF_HUB_OFFLINE, HF_ENDPOINT.",
+    epilog="Environment: KT_VARIANT, KT_THREADS, KT_HOME, KT_DEBUG, HF_TOKEN, HF_HUB_OFFLINE.",
 )
 
 
@@ -111,7 +112,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`kt models | head`); Python's own flush at exit must not complain either.
+        # The reader went away (`kt models | head`); Python's own flush at exit must not complain
+        # either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as problem:

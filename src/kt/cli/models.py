@@ -43,8 +43,8 @@ def models(
     ]
     render.table(headers, [_cells(row) for row in rows])
     render.note(
-        f"\n{format_bytes(usable)} of memory may be used here. A path or any Hugging Face repository of "
-        f"a runnable family works too: kt run owner/name, kt run owner/name:Q4_K_M."
+        f"\n{format_bytes(usable)} of memory may be used here. A path or any hub repository of a "
+        f"runnable family works too: kt run owner/name, kt run owner/name:Q4_K_M."
     )
 
 

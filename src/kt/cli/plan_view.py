@@ -61,7 +61,8 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
 
 
 def show_answer(handle: Handle) -> None:
-    """Streams the text to stdout, then a line about speed to stderr. Raises KtError if the engine failed."""
+    """Streams the text to stdout, then a line about speed to stderr. Raises KtError if the engine
+    failed."""
     from kt.engine.request import Delta
 
     for event in handle:

@@ -1,7 +1,7 @@
 """The one module that prints. Results go to stdout; progress, notes and errors go to stderr.
 
-Nothing here decides anything. On a terminal there are colours and live bars; into a file or a pipe go plain
-lines, unwrapped, and a bar becomes one line at its start and one at its end.
+Nothing here decides anything. On a terminal there are colours and live bars; into a file or a pipe
+go plain lines, unwrapped, and a bar becomes one line at its start and one at its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""From a path to a running engine: what `kt run`, `kt bench` and a chat without a server have in common."""
+"""From a path to a running engine: what `kt run`, `kt bench` and a chat without a server have in
+common."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def launch(
     progress: Callable[[int, int], None] | None = None,
     warm_up: bool = True,
 ) -> Running:
-    """Packs the weights (progress(done, total) in bytes), runs the largest prefill once, starts the engine.
+    """Packs the weights (progress(done, total) in bytes), runs the largest prefill once, starts the
+    engine.
 
     Raises KtError; then nothing stays in memory.
     """

@@ -1,4 +1,5 @@
-"""How many bytes a model takes in memory: packed weights, KV pages, working memory. Arithmetic only."""
+"""How many bytes a model takes in memory: packed weights, KV pages, working memory. Arithmetic
+only."""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ PAGE_TOKENS: Final = 32
 """Positions a KV page holds (kt_page_tokens in native/include/kt.h)."""
 
 PROCESS_BYTES: Final = 256 * MIB
-"""Python, its libraries and the tokenizer: measured 75 MiB without, 130 to 230 MiB with a tokenizer."""
+"""Python, its libraries and the tokenizer. Measured: 92 MiB with a vocabulary of 49 thousand;
+the rest is for larger vocabularies and requests."""
 
 PANEL_ROWS: Final = 16
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Bytes of one panel of 16 rows: `per_k` for each (padded) column, `per_group` for each `group` columns."""
+    """Bytes of one panel of 16 rows: `per_k` for each (padded) column, `per_group` for each `group`
+    columns."""
 
     per_k: int
     group: int = 32
@@ -48,7 +51,8 @@ PACKINGS: Final[dict[str, Packing]] = {
 
 
 def packed_bytes(packed_format: str, n: int, k: int) -> int:
-    """Bytes of a matrix [n, k] packed as `packed_format`: panels of 16 rows, each a multiple of 64 bytes.
+    """Bytes of a matrix [n, k] packed as `packed_format`: panels of 16 rows, each a multiple of 64
+    bytes.
 
     Raises ModelError if the format does not exist or k is not whole groups of it.
     """
@@ -73,7 +77,8 @@ def native_format(tensor: Tensor) -> str:
 def weight_bytes(
     spec: ModelSpec, checkpoint: Checkpoint, format_of: FormatOf = native_format
 ) -> dict[str, int]:
-    """Part of the model -> bytes of its packed weights; parts that the model does not have are left out."""
+    """Part of the model -> bytes of its packed weights; parts that the model does not have are left
+    out."""
     parts = dict.fromkeys(
         ("embedding", "attention", "mlp", "router", "experts", "norms", "head"), 0
     )
@@ -108,7 +113,8 @@ def _part(role: str) -> str:
 
 
 def page_bytes(spec: ModelSpec) -> int:
-    """Bytes of one KV page in all layers together: keys and values, bfloat16, heads padded to 32."""
+    """Bytes of one KV page in all layers together: keys and values, bfloat16, heads padded to
+    32."""
     return sum(_layer_page_bytes(layer.attention) for layer in spec.layers)
 
 
@@ -122,16 +128,17 @@ def pages_for(tokens: int) -> int:
 
 
 def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_batch: int, threads: int) -> int:
-    """What a forward pass holds beside weights and KV pages, at most (Program::reserve in native/runtime/build.h).
+    """What a forward pass holds beside weights and KV pages, at most (Program::reserve in
+    native/runtime/build.h).
 
-    Per row of the batch: float32 slots; inputs of matrices once more in up to two encodings of together 7 bytes;
-    queries; and for every chosen expert its intermediate values and its output.
+    Per row of the batch: float32 slots; inputs of matrices once more in up to two encodings of
+    together 7 bytes; queries; and for every chosen expert its intermediate values and its output.
     """
     widest = max(_layer_row_bytes(spec.hidden, layer) for layer in spec.layers)
     row = 4 * (4 * spec.hidden + spec.vocab) + 7 * 2 * spec.hidden + widest
     head = max(_round_up(layer.attention.head_dim, 32) for layer in spec.layers)
     splits = 16_384 * (head + 2) * 4  # partial results of attention over parts of a long context
-    scratch = threads * 32 * (128 * 8 + head * 12)  # scores of 32 query rows and 128 keys
+    scratch = threads * 24 * (256 * 8 + head * 12)  # scores of 24 query rows and 256 keys
     logits = max_batch * spec.vocab * 4
     return max_batch_tokens * row + splits + scratch + logits
 

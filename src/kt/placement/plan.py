@@ -25,9 +25,10 @@ LEAST_CONTEXT: Final = 512
 class Plan:
     """Everything that is decided before memory is taken. Amounts in bytes.
 
-    parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what is needed.
-    source_bytes: the model's files, mapped while weights are packed; such pages are dropped by the kernel when
-    memory is short, so they are not counted. n_pages: KV pages of PAGE_TOKENS positions, shared by all sequences.
+    parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what
+    is needed. source_bytes: the model's files, mapped while weights are packed; such pages are
+    dropped by the kernel when memory is short, so they are not counted. n_pages: KV pages of
+    PAGE_TOKENS positions, shared by all sequences.
     """
 
     model: str
@@ -85,7 +86,8 @@ def plan(
     max_batch: int | None = None,
     threads: int | None = None,
 ) -> Plan:
-    """Decides what the user left open. Raises DoesNotFit, or UsageError for a value that makes no sense."""
+    """Decides what the user left open. Raises DoesNotFit, or UsageError for a value that makes no
+    sense."""
     batch = Choice(
         max_batch or MAX_BATCH, "asked for" if max_batch else "sequences computed at once"
     )
@@ -147,7 +149,8 @@ def context_sizes(limit: int) -> list[int]:
 
 
 def _pages(context: int, max_batch: int, free_pages: int) -> Choice[int]:
-    """Enough for `max_batch` full contexts if half of what is left allows it, and at least for one."""
+    """Enough for `max_batch` full contexts if half of what is left allows it, and at least for
+    one."""
     one = budget.pages_for(context)
     if one * max_batch <= max(one, free_pages // 2):
         return Choice(one * max_batch, f"{max_batch} sequences of {context} positions")
@@ -184,7 +187,8 @@ def admit(weights: int, machine: Machine, model: str) -> None:
     if weights > usable:
         raise DoesNotFit(
             f"{model} has {weights} bytes of weights ({format_bytes(weights)}), and kt may use "
-            f"{usable} bytes of memory here ({format_bytes(usable)}: {machine.memory.usable_reason})",
+            f"{usable} bytes of memory here ({format_bytes(usable)}: "
+            f"{machine.memory.usable_reason})",
             hint="Nothing was downloaded. A smaller or more strongly quantised model may fit; "
             "`kt models` shows sizes.",
         )

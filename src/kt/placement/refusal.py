@@ -12,7 +12,8 @@ from kt.weights.checkpoint import Checkpoint
 from kt.weights.tensor import Tensor
 
 SMALLER_FORMATS = (("Q8_0", "I8_G32"), ("Q4_K_M", "I4_K32M"), ("Q4_0", "I4_G32"))
-"""Quantisations that people publish, largest first, with the packed format of nearly all their weights."""
+"""Quantisations that people publish, largest first, with the packed format of nearly all their
+weights."""
 
 RULE_CONTEXT = 2048
 """The context for which another quantisation is said to fit."""
@@ -34,8 +35,9 @@ def refuse(
     needed, usable = memory["needed_bytes"], memory["usable_bytes"]
     parts = ", ".join(f"{name} {format_bytes(count)}" for name, count in memory["parts"].items())
     return PlanDoesNotFit(
-        f"{plan['model']} needs {needed} bytes of memory ({format_bytes(needed)}), and kt may use {usable} here "
-        f"({format_bytes(usable)}: {memory['usable_reason']}). It would take: {parts}",
+        f"{plan['model']} needs {needed} bytes of memory ({format_bytes(needed)}), and kt may use "
+        f"{usable} here ({format_bytes(usable)}: {memory['usable_reason']}). "
+        f"It would take: {parts}",
         hint=_what_fits(memory, spec, checkpoint, asked),
         plan=plan,
     )
@@ -58,8 +60,8 @@ def _what_fits(
             continue
         if total <= usable:
             return (
-                f"The same model as a {name} GGUF would fit: about {total} bytes ({format_bytes(total)}) "
-                f"with a context of {min(RULE_CONTEXT, spec.context)}."
+                f"The same model as a {name} GGUF would fit: about {total} bytes "
+                f"({format_bytes(total)}) with a context of {min(RULE_CONTEXT, spec.context)}."
             )
         smallest = f" Even as {name} it would need {total} bytes ({format_bytes(total)})."
     return f"A smaller model is needed.{smallest} `kt models` lists what fits here."

@@ -1,0 +1,132 @@
+"""`kt run` as a user starts it: ready, asked, interrupted, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import tiny_gguf, tiny_qwen3_moe
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    home = {"KT_HOME": str(tmp_path / "kt"), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), **home}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "kt", *arguments]
+
+
+@pytest.fixture
+def server(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A `kt run` that is ready; .url is where."""
+    model = tiny_gguf(tmp_path / "tiny.Q4_0.gguf")
+    process = subprocess.Popen(
+        command("run", str(model), "--port", "0", "--context", "128", "--max-batch", "2"),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=(tmp_path / "log").open("w"),
+        text=True,
+    )
+    assert process.stdout
+    line = process.stdout.readline()
+    found = re.match(r"Ready: (http://127\.0\.0\.1:\d+)/v1", line)
+    if not found:
+        process.kill()
+        process.wait()
+        pytest.fail(f"not ready: {line!r}\n{(tmp_path / 'log').read_text()}")
+    process.url = found[1]  # type: ignore[attr-defined]
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+def get(url: str, body: dict[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def test_a_server_from_start_to_end(
+    server: subprocess.Popen[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    url: str = server.url  # type: ignore[attr-defined]
+    assert get(f"{url}/v1/models")["data"][0]["id"] == "tiny.Q4_0"
+    health = get(f"{url}/health")
+    plan = health["plan"]
+    assert plan["context"] == {"value": 128, "reason": "asked for"}
+    assert plan["variant"]["value"] and plan["variant"]["reason"]
+    body = {"model": "tiny.Q4_0", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    answer = get(f"{url}/v1/chat/completions", body)
+    assert 1 <= answer["usage"]["completion_tokens"] <= 4
+    state = json.loads((tmp_path / "kt" / "server.json").read_text())
+    assert (state["url"], state["pid"]) == (url, server.pid)
+    chat = subprocess.run(
+        command("chat", "hello there"), env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert chat.returncode == 0, chat.stderr
+    log = (tmp_path / "log").read_text()
+    assert log.index("Machine") < log.index("Plan for tiny.Q4_0") < log.index("Memory")
+    assert plan["variant"]["reason"] in log
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) == 0
+    assert not (tmp_path / "kt" / "server.json").exists()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_termination_ends_it_too(server: subprocess.Popen[str], tmp_path: Path) -> None:
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == 0
+    assert not (tmp_path / "kt" / "server.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["gguf", "moe"])
+def test_one_prompt_without_a_server(
+    tmp_path: Path, environment: dict[str, str], kind: str
+) -> None:
+    model = tiny_qwen3_moe(tmp_path / "m") if kind == "moe" else tiny_gguf(tmp_path / "m.gguf")
+    arguments = command("run", str(model), "--prompt", "the quick", "--context", "64")
+    runs = [
+        subprocess.run(arguments, env=environment, capture_output=True, timeout=60)
+        for _ in range(2)
+    ]
+    for done in runs:
+        assert done.returncode == 0, done.stderr
+        assert re.search(rb"\d+ prompt tokens, \d+ tokens answered", done.stderr)
+    assert runs[0].stdout == runs[1].stdout != b"\n"
+    assert not (tmp_path / "kt").exists()
+
+
+def test_an_interrupt_while_loading_is_quiet(tmp_path: Path, environment: dict[str, str]) -> None:
+    code = (
+        "import os, signal, sys\nimport kt.engine.launch as launch\n"
+        "launch.launch = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from kt.cli.app import main\nmain(sys.argv[1:])"
+    )
+    model = tiny_gguf(tmp_path / "m.gguf")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", str(model), "--port", "0"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "kt").exists()
