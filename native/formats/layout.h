@@ -1,9 +1,11 @@
 // Packed weights: where every byte of W[n, k] lies. The bytes are the same for all variants.
 //
-// n is padded to panels of 16 rows, k to blocks of 32 (codes of the padding are zero-valued). A panel is
+// n is padded to panels of 16 rows, k to blocks of 32 (codes of the padding are zero-valued). A
+// panel is
 //   lines:  64 bytes each = consecutive K of each of the 16 rows, row by row:
-//             F32 1 K; BF16 2 K; 8-bit codes 4 K; 4-bit codes 8 K (dword of a row: K j in the low nibble
-//             of byte j, K 4 + j in the high nibble, j < 4); F16 is 16 halves of K 2i, then of K 2i + 1
+//             F32 1 K; BF16 2 K; 8-bit codes 4 K; 4-bit codes 8 K (dword of a row: K j in the low
+//             nibble of byte j, K 4 + j in the high nibble, j < 4); F16 is 16 halves of K 2i, then
+//             of K 2i + 1
 //   meta:   the scales of all blocks, per block 16 rows (see each Scales below)
 // and its size is rounded up to 64 bytes.
 #pragma once
@@ -43,8 +45,8 @@ inline uint16_t load_u16(const uint8_t *p) {
 }
 inline void store_u16(uint8_t *p, uint16_t x) { std::memcpy(p, &x, 2); }
 
-// What the scales of one block of 32 K say about row r: w = scale * (code - zero) + minimum, one pair per
-// `group` K (16 or 32).
+// What the scales of one block of 32 K say about row r: w = scale * (code - zero) + minimum, one
+// pair per `group` K (16 or 32).
 struct BlockScales {
   float scale[2];
   float minimum;
@@ -83,7 +85,8 @@ struct ScalesK32Min {
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + b / 8 * kBytes;
     const uint8_t *s = m + 64 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2)), dmin = half_to_float(load_u16(m + 32 + r * 2));
+    const float d = half_to_float(load_u16(m + r * 2)),
+                dmin = half_to_float(load_u16(m + 32 + r * 2));
     return {{d * s[r], 0}, -(dmin * s[16 + r])};
   }
 };
@@ -119,25 +122,25 @@ struct FloatFormat {
 };
 
 // The table of formats: X(kt.h name, traits), in kt.h's order.
-#define KT_FORMAT_TABLE(X)                        \
-  X(KT_F32, FloatFormat<Kind::kF32, 32>)          \
-  X(KT_F16, FloatFormat<Kind::kF16, 16>)          \
-  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)        \
-  X(KT_I8_G32, IntFormat<8, 7, ScalesF16>)        \
-  X(KT_I8_G32M, IntFormat<8, -1, ScalesF16Min>)   \
-  X(KT_I8_K16, IntFormat<8, 5, ScalesK16>)        \
-  X(KT_I8_K32M, IntFormat<8, -1, ScalesK32Min>)   \
-  X(KT_I4_G32, IntFormat<4, 3, ScalesF16>)        \
-  X(KT_I4_G32M, IntFormat<4, -1, ScalesF16Min>)   \
-  X(KT_I4_K32M, IntFormat<4, -1, ScalesK32Min>)   \
+#define KT_FORMAT_TABLE(X)                      \
+  X(KT_F32, FloatFormat<Kind::kF32, 32>)        \
+  X(KT_F16, FloatFormat<Kind::kF16, 16>)        \
+  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)      \
+  X(KT_I8_G32, IntFormat<8, 7, ScalesF16>)      \
+  X(KT_I8_G32M, IntFormat<8, -1, ScalesF16Min>) \
+  X(KT_I8_K16, IntFormat<8, 5, ScalesK16>)      \
+  X(KT_I8_K32M, IntFormat<8, -1, ScalesK32Min>) \
+  X(KT_I4_G32, IntFormat<4, 3, ScalesF16>)      \
+  X(KT_I4_G32M, IntFormat<4, -1, ScalesF16Min>) \
+  X(KT_I4_K32M, IntFormat<4, -1, ScalesK32Min>) \
   X(KT_I5_G32, IntFormat<8, 4, ScalesF16>)
 
 template <int Format>
 struct FormatOf;
-#define KT_FORMAT_OF(name, ...)     \
-  template <>                       \
-  struct FormatOf<name> {           \
-    using type = __VA_ARGS__;       \
+#define KT_FORMAT_OF(name, ...) \
+  template <>                   \
+  struct FormatOf<name> {       \
+    using type = __VA_ARGS__;   \
   };
 KT_FORMAT_TABLE(KT_FORMAT_OF)
 #undef KT_FORMAT_OF
@@ -146,9 +149,9 @@ KT_FORMAT_TABLE(KT_FORMAT_OF)
 template <class F>
 inline bool with_format(int format, F &&f) {
   switch (format) {
-#define KT_CASE(name, ...)  \
-  case name:                \
-    f(__VA_ARGS__{});       \
+#define KT_CASE(name, ...) \
+  case name:               \
+    f(__VA_ARGS__{});      \
     return true;
     KT_FORMAT_TABLE(KT_CASE)
 #undef KT_CASE
@@ -163,9 +166,9 @@ constexpr bool is_int() {
 }
 
 struct PanelLayout {
-  int64_t blocks;      // of 32 K
+  int64_t blocks;  // of 32 K
   int64_t line_bytes;  // codes of a panel
-  int64_t bytes;       // of a panel
+  int64_t bytes;  // of a panel
 };
 
 template <class F>
@@ -195,7 +198,8 @@ inline void unpack_block(const uint8_t *panel, const PanelLayout &p, int64_t b, 
     for (int i = 0; i < 32; i++)
       out[i] = half_to_float(load_u16(lines + i / 2 * 64 + i % 2 * 32 + r * 2));
   } else if constexpr (F::kKind == Kind::kBf16) {
-    for (int i = 0; i < 32; i++) out[i] = bf16_to_float(load_u16(lines + i / 2 * 64 + r * 4 + i % 2 * 2));
+    for (int i = 0; i < 32; i++)
+      out[i] = bf16_to_float(load_u16(lines + i / 2 * 64 + r * 4 + i % 2 * 2));
   } else {
     const BlockScales s = F::Scales::get(panel + p.line_bytes, b, r);
     for (int i = 0; i < 32; i++) {

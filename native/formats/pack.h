@@ -23,8 +23,8 @@ inline void scatter_codes(uint8_t *lines, int r, const Codes &c) {
 
 // rows: up to 16 source rows. k_used columns hold data, the rest of the last block is zero.
 template <class F>
-inline void pack_panel(int format, int source, const uint8_t *src, int64_t row_bytes, int rows, int64_t k,
-                       uint8_t *panel) {
+inline void pack_panel(int format, int source, const uint8_t *src, int64_t row_bytes, int rows,
+                       int64_t k, uint8_t *panel) {
   const PanelLayout p = panel_layout<F>(k);
   std::memset(panel, 0, size_t(p.bytes));
   for (int r = 0; r < rows; r++) {

@@ -5,8 +5,19 @@
 
 namespace kt {
 
-enum Source { SRC_F32 = 0, SRC_F16 = 1, SRC_Q4_0 = 2, SRC_Q4_1 = 3, SRC_Q5_0 = 6, SRC_Q5_1 = 7,
-              SRC_Q8_0 = 8, SRC_Q4_K = 12, SRC_Q5_K = 13, SRC_Q6_K = 14, SRC_BF16 = 30 };
+enum Source {
+  SRC_F32 = 0,
+  SRC_F16 = 1,
+  SRC_Q4_0 = 2,
+  SRC_Q4_1 = 3,
+  SRC_Q5_0 = 6,
+  SRC_Q5_1 = 7,
+  SRC_Q8_0 = 8,
+  SRC_Q4_K = 12,
+  SRC_Q5_K = 13,
+  SRC_Q6_K = 14,
+  SRC_BF16 = 30
+};
 
 // One row's 32 codes and what its scale record holds for them.
 struct Codes {
@@ -29,31 +40,51 @@ inline bool is_float_source(int s) { return s == SRC_F32 || s == SRC_F16 || s ==
 // Bytes of a block of 32 (or of a super-block of 256) and its K.
 inline int64_t source_block_bytes(int s) {
   switch (s) {
-    case SRC_Q4_0: return 18;
-    case SRC_Q4_1: return 20;
-    case SRC_Q5_0: return 22;
-    case SRC_Q5_1: return 24;
-    case SRC_Q8_0: return 34;
-    case SRC_Q4_K: return 144;
-    case SRC_Q5_K: return 176;
-    case SRC_Q6_K: return 210;
-    default: return 0;
+    case SRC_Q4_0:
+      return 18;
+    case SRC_Q4_1:
+      return 20;
+    case SRC_Q5_0:
+      return 22;
+    case SRC_Q5_1:
+      return 24;
+    case SRC_Q8_0:
+      return 34;
+    case SRC_Q4_K:
+      return 144;
+    case SRC_Q5_K:
+      return 176;
+    case SRC_Q6_K:
+      return 210;
+    default:
+      return 0;
   }
 }
-inline int source_block_k(int s) { return s == SRC_Q4_K || s == SRC_Q5_K || s == SRC_Q6_K ? 256 : 32; }
+inline int source_block_k(int s) {
+  return s == SRC_Q4_K || s == SRC_Q5_K || s == SRC_Q6_K ? 256 : 32;
+}
 
 // The packed format a block source goes into; -1: not a block source.
 inline int source_format(int s) {
   switch (s) {
-    case SRC_Q4_0: return KT_I4_G32;
-    case SRC_Q4_1: return KT_I4_G32M;
-    case SRC_Q5_0: return KT_I5_G32;
-    case SRC_Q5_1: return KT_I8_G32M;
-    case SRC_Q8_0: return KT_I8_G32;
-    case SRC_Q4_K: return KT_I4_K32M;
-    case SRC_Q5_K: return KT_I8_K32M;
-    case SRC_Q6_K: return KT_I8_K16;
-    default: return -1;
+    case SRC_Q4_0:
+      return KT_I4_G32;
+    case SRC_Q4_1:
+      return KT_I4_G32M;
+    case SRC_Q5_0:
+      return KT_I5_G32;
+    case SRC_Q5_1:
+      return KT_I8_G32M;
+    case SRC_Q8_0:
+      return KT_I8_G32;
+    case SRC_Q4_K:
+      return KT_I4_K32M;
+    case SRC_Q5_K:
+      return KT_I8_K32M;
+    case SRC_Q6_K:
+      return KT_I8_K16;
+    default:
+      return -1;
   }
 }
 
@@ -67,8 +98,10 @@ inline void k_scale_min(const uint8_t *s, int j, uint8_t *scale, uint8_t *minimu
   }
 }
 
-// Codes of 32 K (block b of the row) of a block source; meta of row r is written in the packed form.
-inline void decode_block(int source, const uint8_t *row, int64_t b, int r, uint8_t *meta, Codes &c) {
+// Codes of 32 K (block b of the row) of a block source; meta of row r is written in the packed
+// form.
+inline void decode_block(int source, const uint8_t *row, int64_t b, int r, uint8_t *meta,
+                         Codes &c) {
   const int64_t bytes = source_block_bytes(source);
   const int k = source_block_k(source);
   const uint8_t *s = row + (k == 32 ? b : b / 8) * bytes;

@@ -1,9 +1,10 @@
 /* The whole C ABI of a kt kernel library. cffi parses this file as it is: plain C, no macros in
  * declarations. Every variant exports exactly these functions and nothing else.
  *
- * Conventions. Matrices are W[n, k]: n output rows, k inputs. Activations are float32 rows unless said
- * otherwise. Functions that can fail return 0 on success or a negative kt_status; kt_last_error() then
- * says what failed (thread local). Nothing here is called concurrently on the same pool or program.
+ * Conventions. Matrices are W[n, k]: n output rows, k inputs. Activations are float32 rows unless
+ * said otherwise. Functions that can fail return 0 on success or a negative kt_status;
+ * kt_last_error() then says what failed (thread local). Nothing here is called concurrently on the
+ * same pool or program.
  */
 #ifndef KT_H
 #define KT_H
@@ -27,8 +28,8 @@ void *kt_alloc(int64_t bytes, int32_t node);
 void kt_free(void *data, int64_t bytes);
 
 /* ---- worker pool ------------------------------------------------------------------------------
- * n_threads workers, worker i pinned to cpus[i] when cpus is not NULL. They spin briefly between jobs
- * and then park. The calling thread sleeps while a job runs. */
+ * n_threads workers, worker i pinned to cpus[i] when cpus is not NULL. They spin briefly between
+ * jobs and then park. The calling thread sleeps while a job runs. */
 typedef struct kt_pool kt_pool;
 kt_pool *kt_pool_new(int32_t n_threads, const int32_t *cpus);
 int32_t kt_pool_threads(const kt_pool *pool);
@@ -40,11 +41,14 @@ enum kt_format {
   KT_F32 = 0,
   KT_F16 = 1,
   KT_BF16 = 2,
-  KT_I8_G32 = 3,  /* 8-bit, float16 scale per 32: int8 codes                (Q8_0, quantised at load) */
+  KT_I8_G32 =
+      3, /* 8-bit, float16 scale per 32: int8 codes                (Q8_0, quantised at load) */
   KT_I8_G32M = 4, /* 8-bit, float16 scale and minimum per 32                (Q5_1) */
-  KT_I8_K16 = 5,  /* 6-bit codes in bytes, int8 scale per 16, float16 per 256 (Q6_K) */
-  KT_I8_K32M = 6, /* 5-bit codes in bytes, 6-bit scale and minimum per 32, float16 pair per 256 (Q5_K) */
-  KT_I4_G32 = 7,  /* 4-bit, float16 scale per 32, zero point 8              (Q4_0, quantised at load) */
+  KT_I8_K16 = 5, /* 6-bit codes in bytes, int8 scale per 16, float16 per 256 (Q6_K) */
+  KT_I8_K32M =
+      6, /* 5-bit codes in bytes, 6-bit scale and minimum per 32, float16 pair per 256 (Q5_K) */
+  KT_I4_G32 =
+      7, /* 4-bit, float16 scale per 32, zero point 8              (Q4_0, quantised at load) */
   KT_I4_G32M = 8, /* 4-bit, float16 scale and minimum per 32                (Q4_1) */
   KT_I4_K32M = 9, /* 4-bit, 6-bit scale and minimum per 32, float16 pair per 256 (Q4_K) */
   KT_I5_G32 = 10, /* 5-bit codes in bytes, float16 scale per 32, zero point 16 (Q5_0) */
@@ -55,42 +59,44 @@ enum kt_format {
 
 /* Bytes of W[n, k] packed; negative status if the format does not exist or k does not fit it. */
 int64_t kt_packed_bytes(int32_t format, int64_t n, int64_t k);
-/* Packs rows of `source` (row stride source_row_bytes) into dst. Float sources go into any of KT_F32,
- * KT_F16, KT_BF16, KT_I8_G32, KT_I4_G32, KT_I4_G32M (rounded to nearest); block sources into the format
- * named beside them above. The bytes do not depend on the variant or the thread count. */
+/* Packs rows of `source` (row stride source_row_bytes) into dst. Float sources go into any of
+ * KT_F32, KT_F16, KT_BF16, KT_I8_G32, KT_I4_G32, KT_I4_G32M (rounded to nearest); block sources
+ * into the format named beside them above. The bytes do not depend on the variant or the thread
+ * count. */
 int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source_encoding, int64_t n, int64_t k,
                 const void *source, int64_t source_row_bytes, void *dst);
 /* Exact float32 values of a packed matrix, row-major [n, k]. */
-int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const void *packed, float *dst);
+int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const void *packed,
+                  float *dst);
 
 typedef struct kt_weight {
   int32_t format;
-  int32_t count;        /* matrices behind data: 1, or the number of experts */
-  int64_t n;            /* rows of one matrix */
-  int64_t k;            /* columns */
-  int64_t stride;       /* bytes from one matrix to the next */
-  const void *data;     /* 64-byte aligned */
-  const float *bias;    /* [count, n] or NULL */
+  int32_t count; /* matrices behind data: 1, or the number of experts */
+  int64_t n; /* rows of one matrix */
+  int64_t k; /* columns */
+  int64_t stride; /* bytes from one matrix to the next */
+  const void *data; /* 64-byte aligned */
+  const float *bias; /* [count, n] or NULL */
 } kt_weight;
 
 /* ---- step program -----------------------------------------------------------------------------
- * A model is a flat list of operations over value slots. A slot holds one row of `width` float32 per
- * token of the batch (rows are padded to 32 with zeros). */
+ * A model is a flat list of operations over value slots. A slot holds one row of `width` float32
+ * per token of the batch (rows are padded to 32 with zeros). */
 enum kt_op_kind {
-  KT_OP_EMBED = 0,     /* out = scale * w[0][token] */
-  KT_OP_NORM = 1,      /* out = rmsnorm(in, eps) * gain */
-  KT_OP_LINEAR = 2,    /* out columns = in . w[i]^T + bias, i < n_weights, one after the other;
-                          KT_ADD: added to out */
+  KT_OP_EMBED = 0, /* out = scale * w[0][token] */
+  KT_OP_NORM = 1, /* out = rmsnorm(in, eps) * gain */
+  KT_OP_LINEAR = 2, /* out columns = in . w[i]^T + bias, i < n_weights, one after the other;
+                       KT_ADD: added to out */
   KT_OP_ATTENTION = 3, /* in: q heads | k heads | v heads per token -> out: heads * head_dim */
-  KT_OP_ROUTE = 4,     /* in: router logits -> expert ids and weights of this program */
-  KT_OP_MLP = 5,       /* out += sum over chosen experts of weight * down(act(gate(in)) * up(in));
-                          w: gate, up, down; count 1 and top_k 0: a dense MLP */
-  KT_OP_SELECT = 6     /* out rows = the in rows that need logits; later operations run on those */
+  KT_OP_ROUTE = 4, /* in: router logits -> expert ids and weights of this program */
+  KT_OP_MLP = 5, /* out += sum over chosen experts of weight * down(act(gate(in)) * up(in));
+                    w: gate, up, down; count 1 and top_k 0: a dense MLP */
+  KT_OP_SELECT = 6 /* out rows = the in rows that need logits; later operations run on those */
 };
 enum kt_op_flags { KT_ADD = 1 };
 
 typedef struct kt_rope {
-  int32_t dims;        /* leading dims of a head that rotate; 0: no rotation */
+  int32_t dims; /* leading dims of a head that rotate; 0: no rotation */
   int32_t interleaved; /* 1: pairs (2i, 2i+1); 0: pairs (i, i + dims/2) */
   const float *inv_freq; /* [dims/2] */
   float attention_factor; /* multiplies cos and sin */
@@ -102,7 +108,7 @@ typedef struct kt_attention {
   int32_t n_kv_heads;
   int32_t head_dim;
   int32_t window; /* keys a query sees, itself included; 0: all */
-  float scale;    /* multiplies q.k */
+  float scale; /* multiplies q.k */
   float qk_norm_eps;
   const float *q_norm; /* [head_dim] or NULL */
   const float *k_norm;
@@ -115,10 +121,10 @@ typedef struct kt_router {
   int32_t top_k;
   int32_t score;
   int32_t softmax_after; /* softmax over the chosen logits instead of over all */
-  int32_t normalise;     /* chosen weights divided by their sum */
-  int32_t n_groups;      /* 0 or 1: none */
+  int32_t normalise; /* chosen weights divided by their sum */
+  int32_t n_groups; /* 0 or 1: none */
   int32_t top_groups;
-  int32_t group_top2;   /* group score: sum of its two best, else its maximum */
+  int32_t group_top2; /* group score: sum of its two best, else its maximum */
   float scale;
   const float *selection_bias; /* [n_experts] or NULL: added for the choice only */
 } kt_router;
@@ -140,22 +146,23 @@ typedef struct kt_op {
   kt_router router;
 } kt_op;
 
-/* KV pages: 32 tokens each. One page holds one layer's keys and values of all KV heads, bfloat16. */
+/* KV pages: 32 tokens each. One page holds one layer's keys and values of all KV heads, bfloat16.
+ */
 int32_t kt_page_tokens(void);
 int64_t kt_page_bytes(int32_t n_kv_heads, int32_t head_dim);
 
 typedef struct kt_program_desc {
   int32_t n_ops;
   int32_t n_slots;
-  int32_t max_tokens;  /* rows of a batch */
+  int32_t max_tokens; /* rows of a batch */
   int32_t n_kv_layers;
-  int32_t n_pages;     /* per layer */
+  int32_t n_pages; /* per layer */
   int32_t n_kv_heads;
   int32_t head_dim;
   int32_t logits_slot;
-  const kt_op *ops;             /* copied; what they point to is not */
-  const int32_t *slot_widths;   /* [n_slots] */
-  void *kv;                     /* n_kv_layers * n_pages * kt_page_bytes bytes from kt_alloc */
+  const kt_op *ops; /* copied; what they point to is not */
+  const int32_t *slot_widths; /* [n_slots] */
+  void *kv; /* n_kv_layers * n_pages * kt_page_bytes bytes from kt_alloc */
 } kt_program_desc;
 
 typedef struct kt_program kt_program;
@@ -163,21 +170,23 @@ kt_program *kt_program_new(kt_pool *pool, const kt_program_desc *desc);
 void kt_program_free(kt_program *program);
 int64_t kt_program_bytes(const kt_program *program); /* working memory it holds */
 
-/* A ragged batch. Sequence s owns rows seq_start[s] .. seq_start[s+1]; they are consecutive positions,
- * the first at first_position[s]; their keys and values are written to the sequence's pages. */
+/* A ragged batch. Sequence s owns rows seq_start[s] .. seq_start[s+1]; they are consecutive
+ * positions, the first at first_position[s]; their keys and values are written to the sequence's
+ * pages. */
 typedef struct kt_batch {
   int32_t n_seqs;
   int32_t n_logits;
-  int32_t page_stride;           /* entries of a page_table row */
-  int32_t n_ops;                 /* run only the first n_ops operations; 0: all */
-  const int32_t *tokens;         /* [seq_start[n_seqs]] */
-  const int32_t *seq_start;      /* [n_seqs + 1] */
+  int32_t page_stride; /* entries of a page_table row */
+  int32_t n_ops; /* run only the first n_ops operations; 0: all */
+  const int32_t *tokens; /* [seq_start[n_seqs]] */
+  const int32_t *seq_start; /* [n_seqs + 1] */
   const int32_t *first_position; /* [n_seqs] */
-  const int32_t *page_table;     /* [n_seqs, page_stride] */
-  const int32_t *logit_rows;     /* [n_logits] ascending batch rows */
+  const int32_t *page_table; /* [n_seqs, page_stride] */
+  const int32_t *logit_rows; /* [n_logits] ascending batch rows */
 } kt_batch;
 
-/* logits: float32 [n_logits, width of logits_slot], or NULL. KT_NOT_FINITE if a logit is NaN or infinite. */
+/* logits: float32 [n_logits, width of logits_slot], or NULL. KT_NOT_FINITE if a logit is NaN or
+ * infinite. */
 int32_t kt_forward(kt_program *program, const kt_batch *batch, float *logits);
 /* float32 rows of a slot after kt_forward, row stride in floats into *stride. */
 const float *kt_slot(const kt_program *program, int32_t slot, int64_t *stride);
@@ -185,27 +194,28 @@ const float *kt_slot(const kt_program *program, int32_t slot, int64_t *stride);
 /* ---- sampling ---------------------------------------------------------------------------------*/
 typedef struct kt_sampling {
   float temperature; /* 0: greedy */
-  int32_t top_k;     /* 0: off */
-  float top_p;       /* 1: off */
-  float min_p;       /* 0: off */
+  int32_t top_k; /* 0: off */
+  float top_p; /* 1: off */
+  float min_p; /* 0: off */
   float repetition_penalty; /* 1: off; over prompt and output */
-  float presence_penalty;   /* 0: off; over output */
-  float frequency_penalty;  /* 0: off; over output */
-  int32_t n_logprobs;       /* best log probabilities to report; -1: none at all */
+  float presence_penalty; /* 0: off; over output */
+  float frequency_penalty; /* 0: off; over output */
+  int32_t n_logprobs; /* best log probabilities to report; -1: none at all */
   uint64_t seed;
-  uint64_t position;        /* counter of the random stream: the token's index in the output */
-  int32_t n_prompt;         /* history[0..n_prompt) is the prompt, the rest output */
+  uint64_t position; /* counter of the random stream: the token's index in the output */
+  int32_t n_prompt; /* history[0..n_prompt) is the prompt, the rest output */
   int32_t n_history;
   const int32_t *history;
-  int32_t n_bias;           /* logit_bias pairs */
+  int32_t n_bias; /* logit_bias pairs */
   const int32_t *bias_ids;
   const float *bias_values;
 } kt_sampling;
 
 /* One id per row of logits [n_rows, vocab] (changed in place). logprobs of the raw distribution:
  * chosen [n_rows], best ids and values [n_rows, 20]; each may be NULL if no row asks for them. */
-int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_t vocab, const kt_sampling *params,
-                  int32_t *ids, float *chosen_logprob, int32_t *best_ids, float *best_logprobs);
+int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_t vocab,
+                  const kt_sampling *params, int32_t *ids, float *chosen_logprob, int32_t *best_ids,
+                  float *best_logprobs);
 
 /* ---- the machine's floors, for bench ----------------------------------------------------------
  * Rate of one instruction kind on all workers, operations (multiply and add count 2) per second. */
@@ -213,6 +223,10 @@ enum kt_peak { KT_PEAK_FMA_F32 = 0, KT_PEAK_DOT_INT8 = 1, KT_PEAK_DOT_BF16 = 2 }
 double kt_peak_rate(kt_pool *pool, int32_t kind, double seconds);
 /* Bytes per second that all workers read from data (larger than the caches). */
 double kt_read_rate(kt_pool *pool, const void *data, int64_t bytes, double seconds);
+
+/* Tile operations since the library was loaded, counted by the software model of AMX; 0 elsewhere.
+ */
+void kt_tile_counts(int64_t *multiplies, int64_t *loads);
 
 #ifdef __cplusplus
 }

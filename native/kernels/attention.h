@@ -1,9 +1,10 @@
-// Paged attention. A KV page is 32 tokens of one layer, laid out as packed bfloat16 matrices, so that both
-// products are the register tiles of the linear layers:
+// Paged attention. A KV page is 32 tokens of one layer, laid out as packed bfloat16 matrices, so
+// that both products are the register tiles of the linear layers:
 //   per KV head:  K [32 keys, head_dim]   two panels of 16 keys
 //                 V^T [head_dim, 32 keys] head_dim / 16 panels, 16 lines each
-// Keys are cut into splits of 256 at fixed positions. Every split is softmaxed by itself and the splits are
-// combined from left to right, so a row's result does not depend on chunking, batch or thread count.
+// Keys are cut into splits of 256 at fixed positions. Every split is softmaxed by itself and the
+// splits are combined from left to right, so a row's result does not depend on chunking, batch or
+// thread count.
 #pragma once
 #include <cmath>
 
@@ -27,20 +28,23 @@ struct KvLayer {
   int64_t page_bytes;
   int64_t head_bytes;
   int64_t head_padded;
-  uint8_t *keys(int32_t page, int head) const { return base + page * page_bytes + head * head_bytes; }
+  uint8_t *keys(int32_t page, int head) const {
+    return base + page * page_bytes + head * head_bytes;
+  }
   uint8_t *values(int32_t page, int head) const { return keys(page, head) + head_bytes / 2; }
 };
 
-// Writes one token's key and value head into slot `slot` of a page. A page's first token clears the page's head, so
-// that unused slots are zeros, never another sequence's leftovers.
-inline void write_kv(const KvLayer &kv, int32_t page, int head, int slot, int head_dim, const float *key,
-                     const float *value) {
+// Writes one token's key and value head into slot `slot` of a page. A page's first token clears the
+// page's head, so that unused slots are zeros, never another sequence's leftovers.
+inline void write_kv(const KvLayer &kv, int32_t page, int head, int slot, int head_dim,
+                     const float *key, const float *value) {
   uint8_t *k = kv.keys(page, head), *v = kv.values(page, head);
   if (slot == 0) std::memset(k, 0, size_t(kv.head_bytes));
   k += slot / 16 * (kv.head_bytes / 4) + slot % 16 * 4;
   for (int d = 0; d < head_dim; d++) store_u16(k + d / 2 * 64 + d % 2 * 2, float_to_bf16(key[d]));
   v += slot / 2 * 64 + slot % 2 * 2;
-  for (int d = 0; d < head_dim; d++) store_u16(v + d / 16 * 1024 + d % 16 * 4, float_to_bf16(value[d]));
+  for (int d = 0; d < head_dim; d++)
+    store_u16(v + d / 16 * 1024 + d % 16 * 4, float_to_bf16(value[d]));
 }
 
 // Softmax state of some query rows: maximum, sum of exponentials, unnormalised output.
@@ -51,13 +55,11 @@ struct AttentionRows {
 };
 
 struct AttentionScratch {
-  float *scores;   // [page][row][32]
+  float *scores;  // [page][row][32]
   uint8_t *probs;  // [row][kSplit] encoded for bfloat16 weights
-  float *tile;     // [head_padded / 32][row][32]
-  float *out[2];   // [row][head_padded]
-  static int64_t bytes(int64_t hp) {
-    return kAttentionRows * (kSplit * 8 + hp * 12) + 64;
-  }
+  float *tile;  // [head_padded / 32][row][32]
+  float *out[2];  // [row][head_padded]
+  static int64_t bytes(int64_t hp) { return kAttentionRows * (kSplit * 8 + hp * 12) + 64; }
   static AttentionScratch at(uint8_t *p, int64_t hp) {
     AttentionScratch s;
     s.scores = reinterpret_cast<float *>(p);
@@ -74,15 +76,17 @@ inline void run_tiles(TileArgs args, const void *const *rows, int count) {
   for (int from = 0; from < count;) {
     const int height = tile_height(count - from);
     args.rows = rows + from;
+    args.count = std::min(count - from, kTileRows[height]);
     kTiles[KT_BF16].fn[height](args);
-    args.out += kTileRows[height] * 32;
-    from += kTileRows[height];
+    args.out += args.count * 32;
+    from += args.count;
   }
 }
 
-// Softmax of one row's scores within a split: keys [begin, end) of the split count. Probabilities go out encoded.
-inline void softmax_split(float *scores, int pages, int64_t page_stride, int begin, int end, uint8_t *probs,
-                          float *peak, float *total) {
+// Softmax of one row's scores within a split: keys [begin, end) of the split count. Probabilities
+// go out encoded.
+inline void softmax_split(float *scores, int pages, int64_t page_stride, int begin, int end,
+                          uint8_t *probs, float *peak, float *total) {
   vf top = vf_set1(-INFINITY);
   for (int p = 0; p < pages; p++) {
     float *s = scores + p * page_stride;
@@ -104,14 +108,15 @@ inline void softmax_split(float *scores, int pages, int64_t page_stride, int beg
 }
 
 struct QueryRows {
-  const void *row[kAttentionRows];   // encoded, scaled queries
+  const void *row[kAttentionRows];  // encoded, scaled queries
   int64_t position[kAttentionRows];
   int count;
 };
 
 // State of one split for all rows. pages: the sequence's page table.
-inline void attend_split(const KvLayer &kv, const int32_t *pages, int head, int64_t split, int window,
-                         const QueryRows &q, AttentionScratch &s, AttentionRows &state) {
+inline void attend_split(const KvLayer &kv, const int32_t *pages, int head, int64_t split,
+                         int window, const QueryRows &q, AttentionScratch &s,
+                         AttentionRows &state) {
   const int64_t hp = kv.head_padded, first = split * kSplit;
   int64_t last = 0;
   for (int r = 0; r < q.count; r++) last = std::max(last, q.position[r]);
@@ -130,8 +135,8 @@ inline void attend_split(const KvLayer &kv, const int32_t *pages, int head, int6
   for (int r = 0; r < q.count; r++) {
     const int64_t begin = window ? std::max<int64_t>(0, q.position[r] - window + 1 - first) : 0;
     softmax_split(s.scores + r * 32, n_pages, page_stride, int(std::min<int64_t>(begin, kSplit)),
-                  int(std::clamp<int64_t>(q.position[r] + 1 - first, 0, kSplit)), s.probs + r * probs_bytes,
-                  state.peak + r, state.total + r);
+                  int(std::clamp<int64_t>(q.position[r] + 1 - first, 0, kSplit)),
+                  s.probs + r * probs_bytes, state.peak + r, state.total + r);
   }
   args.blocks = 1;
   for (int64_t d = 0; d < hp / 32; d++) {
@@ -157,7 +162,8 @@ inline void combine_split(float *peak, float *total, float *acc, float next_peak
   vf_store(weight, vf_exp(vf_load(weight)));
   const float keep = *peak == -INFINITY ? 0.0f : weight[0], add = weight[1];
   for (int64_t i = 0; i < hp; i += 16)
-    vf_store(acc + i, vf_fma(vf_load(next + i), vf_set1(add), vf_mul(vf_load(acc + i), vf_set1(keep))));
+    vf_store(acc + i,
+             vf_fma(vf_load(next + i), vf_set1(add), vf_mul(vf_load(acc + i), vf_set1(keep))));
   *total = *total * keep + next_total * add;
   *peak = top;
 }

@@ -1,8 +1,8 @@
 // Activations in the form that a weight format's kernel reads: one row per token.
 //
 //   F32   float32, K padded to 32 with zeros (the slot row itself)
-//   HALF  for bfloat16 weights: bfloat16 pairs, or float32 where the CPU has no bfloat16 dot product
-//   INT   signed 8-bit per block of 32 K with a scale:
+//   HALF  for bfloat16 weights: bfloat16 pairs, or float32 where the CPU has no bfloat16 dot
+//   product INT   signed 8-bit per block of 32 K with a scale:
 //           codes (kActBytes each) | scale[nb] | scale * sum[nb] | -sum32[nb] | -sum16[2 nb]
 //         y = s_w * s_a * (sum u * a - zero * sum a) + min * (s_a * sum a)
 #pragma once

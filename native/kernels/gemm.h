@@ -39,10 +39,11 @@ struct Rows {
   const void *operator[](int64_t i) const { return base + (index ? index[i] : i) * stride; }
 };
 
-// Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns past n hold
-// garbage.
+// Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns
+// past n hold garbage.
 template <class Each>
-inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int64_t to, Each &&each) {
+inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int64_t to,
+                     Each &&each) {
   alignas(64) float out[kMaxTileRows * 32];
   const void *row[kMaxTileRows];
   TileArgs args{};
@@ -53,7 +54,9 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   args.rows = row;
   args.out = out;
   while (from < to) {
-    const int height = tile_height(to - from), count = kTileRows[height];
+    const int height = tile_height(to - from),
+              count = int(std::min<int64_t>(to - from, kTileRows[height]));
+    args.count = count;
     for (int i = 0; i < count; i++) row[i] = rows[from + i];
     kTiles[m.format].fn[height](args);
     if (m.bias) {

@@ -3,7 +3,8 @@
 
 namespace kt {
 
-// e^x to about 1 ulp for x <= 88; 0 below -87.3. Range reduction by log 2 and a degree-6 polynomial.
+// e^x to about 1 ulp for x <= 88; 0 below -87.3. Range reduction by log 2 and a degree-6
+// polynomial.
 inline vf vf_exp(vf x) {
   const vf clipped = vf_max(vf_min(x, vf_set1(88.0f)), vf_set1(-104.0f));
   const vi n = vi_round(vf_mul(clipped, vf_set1(1.44269504f)));
@@ -25,8 +26,6 @@ inline vf vf_exp(vf x) {
   return vf_mul(vf_mul(p, a), b);
 }
 
-inline vf vf_silu(vf x) {
-  return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x))));
-}
+inline vf vf_silu(vf x) { return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x)))); }
 
 }  // namespace kt

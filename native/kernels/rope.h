@@ -14,7 +14,8 @@ inline void rope_angles(const kt_rope &rope, int32_t position, float *cosine, fl
 }
 
 inline void rotate(const kt_rope &rope, const float *cosine, const float *sine, float *head) {
-  const int half = rope.dims / 2, step = rope.interleaved ? 2 : 1, other = rope.interleaved ? 1 : half;
+  const int half = rope.dims / 2, step = rope.interleaved ? 2 : 1,
+            other = rope.interleaved ? 1 : half;
   for (int i = 0; i < half; i++) {
     const float a = head[i * step], b = head[i * step + other];
     head[i * step] = a * cosine[i] - b * sine[i];

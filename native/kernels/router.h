@@ -44,7 +44,8 @@ inline void keep_groups(const kt_router &r, float *choice) {
 }
 
 // logits [n_experts] -> ids, weights [top_k]. scratch [2 * n_experts].
-inline void route(const kt_router &r, const float *logits, float *scratch, int32_t *ids, float *weights) {
+inline void route(const kt_router &r, const float *logits, float *scratch, int32_t *ids,
+                  float *weights) {
   float *score = scratch, *choice = scratch + r.n_experts;
   std::copy(logits, logits + r.n_experts, score);
   if (r.score == KT_SOFTMAX && !r.softmax_after) softmax(score, r.n_experts);

@@ -29,9 +29,9 @@ typedef float f32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 
 constexpr int kLanes = 8;
-constexpr int kBlock = 1024;     /* elements summed in float32 before they join a double */
-constexpr int kSmall = 512;      /* elements between two bisection bounds that are worth sorting */
-constexpr int kMaxBest = 20;     /* room per row in kt_sample's best_ids */
+constexpr int kBlock = 1024; /* elements summed in float32 before they join a double */
+constexpr int kSmall = 512; /* elements between two bisection bounds that are worth sorting */
+constexpr int kMaxBest = 20; /* room per row in kt_sample's best_ids */
 constexpr float kGreedy = 1e-5f; /* temperatures below are greedy: the quotient would overflow */
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

@@ -1,5 +1,5 @@
-// The register tile: two panels of weights (32 outputs) times T encoded rows. Every output sums its K
-// blocks in one order, whatever T is, so a token's numbers do not depend on its neighbours.
+// The register tile: two panels of weights (32 outputs) times T encoded rows. Every output sums its
+// K blocks in one order, whatever T is, so a token's numbers do not depend on its neighbours.
 #pragma once
 #include "encode.h"
 
@@ -12,6 +12,7 @@ struct TileArgs {
   int64_t line_bytes;
   const void *const *rows;
   float *out;
+  int count;  // rows, at most the tile's height
   bool accumulate;
 };
 using TileFn = void (*)(const TileArgs &);
@@ -50,7 +51,7 @@ template <class F, int P, int T>
 inline void tile_int(const TileArgs &g, int first) {
   using S = typename F::Scales;
   constexpr int kGroups = 32 / S::kGroup;
-  constexpr int kLines = F::kBits == 8 ? 8 : 4;           // per block
+  constexpr int kLines = F::kBits == 8 ? 8 : 4;  // per block
   constexpr int kGroupLines = kLines / kGroups;
   const int64_t nb = g.blocks;
   IntRow a[T];
@@ -79,7 +80,8 @@ inline void tile_int(const TileArgs &g, int first) {
         if constexpr (F::kBits == 8) {
           QLine w[P];
           for (int p = 0; p < P; p++) {
-            if (T == 1) _mm_prefetch((const char *)g.panel[first + p] + at + kPrefetch, _MM_HINT_T0);
+            if (T == 1)
+              _mm_prefetch((const char *)g.panel[first + p] + at + kPrefetch, _MM_HINT_T0);
             w[p] = q_line(vi_load(g.panel[first + p] + at));
           }
 #pragma GCC unroll 8
@@ -90,7 +92,8 @@ inline void tile_int(const TileArgs &g, int first) {
           const vi low = vi_set1(0x0f0f0f0f);
           QLine w[P], v[P];
           for (int p = 0; p < P; p++) {
-            if (T == 1) _mm_prefetch((const char *)g.panel[first + p] + at + kPrefetch, _MM_HINT_T0);
+            if (T == 1)
+              _mm_prefetch((const char *)g.panel[first + p] + at + kPrefetch, _MM_HINT_T0);
             const vi bytes = vi_load(g.panel[first + p] + at);
             w[p] = q_line(vi_and(bytes, low));
             v[p] = q_line(vi_and(vi_shr16<4>(bytes), low));
@@ -135,7 +138,8 @@ inline void tile_float(const TileArgs &g, int first) {
     if constexpr (F::kKind == Kind::kBf16) {
       BLine w[P];
       for (int p = 0; p < P; p++) {
-        if (T == 1) _mm_prefetch((const char *)g.panel[first + p] + l * 64 + kPrefetch, _MM_HINT_T0);
+        if (T == 1)
+          _mm_prefetch((const char *)g.panel[first + p] + l * 64 + kPrefetch, _MM_HINT_T0);
         w[p] = b_line(g.panel[first + p] + l * 64);
       }
 #pragma GCC unroll 8
@@ -171,6 +175,18 @@ void tile(const TileArgs &g) {
       tile_int<F, kTilePanels, T>(g, first);
     else
       tile_float<F, kTilePanels, T>(g, first);
+  }
+}
+
+// More rows than a vector tile holds, in vector tiles: for formats without a taller tile of their
+// own.
+template <class F, int T>
+void tile_in_parts(const TileArgs &g) {
+  TileArgs part = g;
+  for (int t = 0; t < g.count; t += part.count) {
+    part.rows = g.rows + t, part.out = g.out + t * 32;
+    part.count = g.count - t >= 4 ? 4 : 1;
+    (part.count == 4 ? tile<F, 4> : tile<F, 1>)(part);
   }
 }
 

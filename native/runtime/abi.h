@@ -33,15 +33,16 @@ KT_EXPORT void kt_pool_free(kt_pool *pool) { delete pool; }
 KT_EXPORT int64_t kt_packed_bytes(int32_t format, int64_t n, int64_t k) {
   int64_t bytes = KT_BAD_ARGUMENT;
   if (n < 1 || k < 1) return bytes;
-  kt::with_format(format, [&](auto f) { bytes = kt::panels(n) * kt::panel_layout<decltype(f)>(k).bytes; });
+  kt::with_format(format,
+                  [&](auto f) { bytes = kt::panels(n) * kt::panel_layout<decltype(f)>(k).bytes; });
   return bytes;
 }
 
-KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source, int64_t n, int64_t k, const void *src,
-                          int64_t row_bytes, void *dst) {
+KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source, int64_t n, int64_t k,
+                          const void *src, int64_t row_bytes, void *dst) {
   if (n < 1 || k < 1 || !kt::can_pack(format, source, k))
-    return kt::fail(KT_BAD_ARGUMENT, "source encoding " + std::to_string(source) + " does not pack into format " +
-                                         std::to_string(format));
+    return kt::fail(KT_BAD_ARGUMENT, "source encoding " + std::to_string(source) +
+                                         " does not pack into format " + std::to_string(format));
   kt::Units units;
   const uint8_t *from = static_cast<const uint8_t *>(src);
   uint8_t *to = static_cast<uint8_t *>(dst);
@@ -51,21 +52,24 @@ KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source, int64_t
     pool->pool->each([&](kt::Worker) {
       units.each(kt::panels(n), 4, [&](int64_t p) {
         const int rows = int(std::min<int64_t>(kt::kPanel, n - p * kt::kPanel));
-        kt::pack_panel<F>(format, source, from + p * kt::kPanel * row_bytes, row_bytes, rows, k, to + p * bytes);
+        kt::pack_panel<F>(format, source, from + p * kt::kPanel * row_bytes, row_bytes, rows, k,
+                          to + p * bytes);
       });
     });
   });
   return KT_OK;
 }
 
-KT_EXPORT int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const void *packed, float *dst) {
+KT_EXPORT int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const void *packed,
+                            float *dst) {
   kt::Units units;
   const bool known = kt::with_format(format, [&](auto f) {
     using F = decltype(f);
     const kt::PanelLayout layout = kt::panel_layout<F>(k);
     pool->pool->each([&](kt::Worker) {
       units.each(n, 16, [&](int64_t row) {
-        const uint8_t *panel = static_cast<const uint8_t *>(packed) + row / kt::kPanel * layout.bytes;
+        const uint8_t *panel =
+            static_cast<const uint8_t *>(packed) + row / kt::kPanel * layout.bytes;
         float x[32];
         for (int64_t b = 0; b < layout.blocks; b++) {
           kt::unpack_block<F>(panel, layout, b, int(row % kt::kPanel), x);
@@ -100,12 +104,14 @@ KT_EXPORT const float *kt_slot(const kt_program *program, int32_t slot, int64_t 
   return s.row(0);
 }
 
-KT_EXPORT int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_t vocab, const kt_sampling *params,
-                            int32_t *ids, float *chosen, int32_t *best_ids, float *best_logprobs) {
+KT_EXPORT int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_t vocab,
+                            const kt_sampling *params, int32_t *ids, float *chosen,
+                            int32_t *best_ids, float *best_logprobs) {
   if (n_rows < 1 || vocab < 1) return kt::fail(KT_BAD_ARGUMENT, "no logits");
   const auto one = [&](int64_t i) {
     kt::sample_row(logits + i * vocab, vocab, params[i], ids + i, chosen ? chosen + i : nullptr,
-                   best_ids ? best_ids + i * 20 : nullptr, best_logprobs ? best_logprobs + i * 20 : nullptr);
+                   best_ids ? best_ids + i * 20 : nullptr,
+                   best_logprobs ? best_logprobs + i * 20 : nullptr);
   };
   if (n_rows == 1) {
     one(0);
@@ -127,9 +133,16 @@ KT_EXPORT double kt_read_rate(kt_pool *pool, const void *data, int64_t bytes, do
   std::vector<double> rate(size_t(pool->pool->size()));
   pool->pool->each([&](kt::Worker w) {
     const int64_t part = bytes / w.count / 256 * 256;
-    rate[size_t(w.index)] = kt::read_rate(static_cast<const uint8_t *>(data) + w.index * part, part, seconds);
+    rate[size_t(w.index)] =
+        kt::read_rate(static_cast<const uint8_t *>(data) + w.index * part, part, seconds);
   });
   double total = 0;
   for (double r : rate) total += r;
   return total;
+}
+KT_EXPORT void kt_tile_counts(int64_t *multiplies, int64_t *loads) {
+  *multiplies = *loads = 0;
+#ifdef KT_AMX
+  *multiplies = kt::tile_counts().multiplies, *loads = kt::tile_counts().loads;
+#endif
 }

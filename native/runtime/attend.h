@@ -1,4 +1,5 @@
-// The attention operation: norm, rotate and store keys and values, then attend, then combine key splits.
+// The attention operation: norm, rotate and store keys and values, then attend, then combine key
+// splits.
 #pragma once
 #include "run.h"
 
@@ -11,8 +12,8 @@ inline KvLayer Program::kv_layer(const Step &s) const {
 }
 
 // Per-head norm (or none), then rotation, in place.
-inline void prepare_head(const kt_attention &a, const float *gain, const float *cosine, const float *sine,
-                         float *head) {
+inline void prepare_head(const kt_attention &a, const float *gain, const float *cosine,
+                         const float *sine, float *head) {
   if (gain) {
     float squares = 0;
     for (int i = 0; i < a.head_dim; i++) squares += head[i] * head[i];
@@ -26,7 +27,8 @@ inline void prepare_head(const kt_attention &a, const float *gain, const float *
 inline void Program::attention_input(Step &s, const PageRun &run, int kv_head) {
   const kt_attention &a = s.op.attention;
   const KvLayer kv = kv_layer(s);
-  const int32_t page = batch_->page_table[int64_t(run.seq) * batch_->page_stride + run.position / kPageTokens];
+  const int32_t page =
+      batch_->page_table[int64_t(run.seq) * batch_->page_stride + run.position / kPageTokens];
   const int group = a.n_heads / a.n_kv_heads, hd = a.head_dim;
   const int64_t hp = kv.head_padded, half = a.rope.dims / 2;
   for (int i = 0; i < run.count; i++) {
@@ -46,7 +48,8 @@ inline void Program::attention_input(Step &s, const PageRun &run, int kv_head) {
       uint8_t *q = queries_.data() + (row * a.n_heads + h) * hp * kHalfBytes;
       for (int64_t b = 0; b < hp / 32; b++) {
         alignas(64) float block[32] = {};
-        for (int64_t c = 0; c < std::min<int64_t>(32, hd - b * 32); c++) block[c] = x[h * hd + b * 32 + c] * a.scale;
+        for (int64_t c = 0; c < std::min<int64_t>(32, hd - b * 32); c++)
+          block[c] = x[h * hd + b * 32 + c] * a.scale;
         b_store(q + b * 32 * kHalfBytes, vf_load(block), vf_load(block + 16));
       }
     }
@@ -59,7 +62,8 @@ inline QueryRows Program::query_rows(const Step &s, const QueryBlock &b, int fir
   const int64_t bytes = padded_head(d_.head_dim) * kHalfBytes;
   for (int i = 0; i < b.count; i++)
     for (int h = 0; h < unit_heads_; h++) {
-      q.row[q.count] = queries_.data() + (int64_t(b.row + i) * s.op.attention.n_heads + first_head + h) * bytes;
+      q.row[q.count] =
+          queries_.data() + (int64_t(b.row + i) * s.op.attention.n_heads + first_head + h) * bytes;
       q.position[q.count++] = b.position + i;
     }
   return q;
@@ -69,7 +73,8 @@ inline void Program::finish_row(Step &s, int64_t row, int head, float *acc, floa
   const Slot &o = out(s);
   const int hd = s.op.attention.head_dim;
   const vf inverse = vf_set1(1.0f / total);
-  for (int64_t c = 0; c < padded_head(hd); c += 16) vf_store(acc + c, vf_mul(vf_load(acc + c), inverse));
+  for (int64_t c = 0; c < padded_head(hd); c += 16)
+    vf_store(acc + c, vf_mul(vf_load(acc + c), inverse));
   if (hd % 32 == 0) {
     for (int64_t c = 0; c < hd; c += 32)
       o.store_block(row, (int64_t(head) * hd + c) / 32, vf_load(acc + c), vf_load(acc + c + 16));
@@ -90,8 +95,8 @@ inline void Program::attention(Step &s, Worker w) {
 
   const int group = a.n_heads / a.n_kv_heads;
   const int64_t head_units = a.n_heads / unit_heads_;
-  const auto each_split = [&](const QueryBlock &b, int64_t split_from, int64_t split_to, int64_t head_unit,
-                              auto &&done) {
+  const auto each_split = [&](const QueryBlock &b, int64_t split_from, int64_t split_to,
+                              int64_t head_unit, auto &&done) {
     const int first_head = int(head_unit) * unit_heads_;
     const QueryRows q = query_rows(s, b, first_head);
     AttentionScratch scratch = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
@@ -107,7 +112,9 @@ inline void Program::attention(Step &s, Worker w) {
   const auto first_split = [&](const QueryBlock &b) {
     return a.window ? std::max(0, b.position - a.window + 1) / kSplit : 0;
   };
-  const auto end_split = [&](const QueryBlock &b) { return (b.position + b.count - 1) / kSplit + 1; };
+  const auto end_split = [&](const QueryBlock &b) {
+    return (b.position + b.count - 1) / kSplit + 1;
+  };
 
   const int64_t units = int64_t(blocks_.size()) * head_units;
   const bool parallel_splits =
@@ -122,27 +129,31 @@ inline void Program::attention(Step &s, Worker w) {
       float peak[kAttentionRows], sum[kAttentionRows];
       std::fill(peak, peak + kAttentionRows, -INFINITY);
       std::fill(sum, sum + kAttentionRows, 0.0f);
-      AttentionScratch scratch = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
+      AttentionScratch scratch =
+          AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
       std::memset(scratch.out[1], 0, size_t(kAttentionRows * hp) * 4);
       each_split(b, first_split(b), end_split(b), unit % head_units,
                  [&](int r, int64_t, const AttentionRows &state, AttentionScratch &) {
-                   combine_split(peak + r, sum + r, scratch.out[1] + r * hp, state.peak[r], state.total[r],
-                                 state.out + r * hp, hp);
+                   combine_split(peak + r, sum + r, scratch.out[1] + r * hp, state.peak[r],
+                                 state.total[r], state.out + r * hp, hp);
                  });
       for (int r = 0; r < b.count * unit_heads_; r++)
-        finish_row(s, b.row + r / unit_heads_, int(unit % head_units) * unit_heads_ + r % unit_heads_,
-                   scratch.out[1] + r * hp, sum[r]);
+        finish_row(s, b.row + r / unit_heads_,
+                   int(unit % head_units) * unit_heads_ + r % unit_heads_, scratch.out[1] + r * hp,
+                   sum[r]);
     });
   } else {
     s.units[1].each(units * splits_, 1, [&](int64_t unit) {
       const int64_t split = unit % splits_, head_unit = unit / splits_ % head_units;
       const QueryBlock &b = blocks_[size_t(unit / splits_ / head_units)];
       if (split < first_split(b) || split >= end_split(b)) return;
-      each_split(b, split, split + 1, head_unit, [&](int r, int64_t, const AttentionRows &state, AttentionScratch &) {
-        float *p = partial_of(b.row + r / unit_heads_, head_unit * unit_heads_ + r % unit_heads_, split);
-        p[0] = state.peak[r], p[1] = state.total[r];
-        std::memcpy(p + 2, state.out + r * hp, size_t(hp) * 4);
-      });
+      each_split(b, split, split + 1, head_unit,
+                 [&](int r, int64_t, const AttentionRows &state, AttentionScratch &) {
+                   float *p = partial_of(b.row + r / unit_heads_,
+                                         head_unit * unit_heads_ + r % unit_heads_, split);
+                   p[0] = state.peak[r], p[1] = state.total[r];
+                   std::memcpy(p + 2, state.out + r * hp, size_t(hp) * 4);
+                 });
     });
     w.barrier();
     total = int64_t(blocks_.size()) * a.n_heads;

@@ -7,7 +7,8 @@ namespace kt {
 inline int Program::table_of(const kt_rope &rope) {
   for (size_t i = 0; i < tables_.size(); i++) {
     const kt_rope &t = tables_[i].rope;
-    if (t.inv_freq == rope.inv_freq && t.dims == rope.dims && t.attention_factor == rope.attention_factor)
+    if (t.inv_freq == rope.inv_freq && t.dims == rope.dims &&
+        t.attention_factor == rope.attention_factor)
       return int(i);
   }
   tables_.emplace_back();
@@ -25,7 +26,8 @@ inline std::string Program::check_op(const Step &s) const {
   for (int i = 0; i < op.n_weights; i++) {
     const kt_weight &w = op.w[i];
     if (encoding_of_format(w.format) < 0) return "weight format";
-    if (!w.data || w.n < 1 || w.k < 1 || uintptr_t(w.data) % 64 || w.stride % 64) return "weight data";
+    if (!w.data || w.n < 1 || w.k < 1 || uintptr_t(w.data) % 64 || w.stride % 64)
+      return "weight data";
   }
   const bool late = s.selected;
   switch (op.kind) {
@@ -45,12 +47,15 @@ inline std::string Program::check_op(const Step &s) const {
       return in_width != out_width || late || op.in == op.out ? "select shape" : "";
     case KT_OP_ROUTE: {
       const kt_router &r = op.router;
-      if (r.n_experts < 1 || r.n_experts > kMaxExperts || in_width != r.n_experts) return "router experts";
-      if (r.top_k < 1 || r.top_k > r.n_experts || r.score < 0 || r.score > KT_SQRT_SOFTPLUS) return "router";
+      if (r.n_experts < 1 || r.n_experts > kMaxExperts || in_width != r.n_experts)
+        return "router experts";
+      if (r.top_k < 1 || r.top_k > r.n_experts || r.score < 0 || r.score > KT_SQRT_SOFTPLUS)
+        return "router";
       if (r.n_groups > 1) {
         const int size = r.n_experts / r.n_groups;
-        if (r.n_groups > 64 || r.n_experts % r.n_groups || r.top_groups < 1 || r.top_groups > r.n_groups ||
-            (r.group_top2 && size < 2) || r.top_k > r.top_groups * size)
+        if (r.n_groups > 64 || r.n_experts % r.n_groups || r.top_groups < 1 ||
+            r.top_groups > r.n_groups || (r.group_top2 && size < 2) ||
+            r.top_k > r.top_groups * size)
           return "router groups";
       }
       return late ? "route after select" : "";
@@ -72,7 +77,8 @@ inline std::string Program::check_op(const Step &s) const {
       if (in_width != int64_t(a.n_heads + 2 * a.n_kv_heads) * a.head_dim ||
           out_width != int64_t(a.n_heads) * a.head_dim)
         return "attention width";
-      if (a.rope.dims < 0 || a.rope.dims > a.head_dim || a.rope.dims % 2 || a.window < 0) return "rope";
+      if (a.rope.dims < 0 || a.rope.dims > a.head_dim || a.rope.dims % 2 || a.window < 0)
+        return "rope";
       return a.rope.dims && !a.rope.inv_freq ? "rope frequencies" : "";
     }
     default:
@@ -82,7 +88,8 @@ inline std::string Program::check_op(const Step &s) const {
 
 inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
   pool_ = pool, d_ = d;
-  if (d.n_ops < 1 || d.n_slots < 1 || d.max_tokens < 1 || d.logits_slot < 0 || d.logits_slot >= d.n_slots)
+  if (d.n_ops < 1 || d.n_slots < 1 || d.max_tokens < 1 || d.logits_slot < 0 ||
+      d.logits_slot >= d.n_slots)
     return "program description";
   slots_ = std::vector<Slot>(size_t(d.n_slots));
   for (int i = 0; i < d.n_slots; i++) {
@@ -101,7 +108,8 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
       const int group = a.n_heads / a.n_kv_heads;
       int heads = std::min(group, kAttentionRows);
       while (group % heads) heads--;
-      if (unit_heads_ && (unit_heads_ != heads)) return "attention operations differ in head counts";
+      if (unit_heads_ && (unit_heads_ != heads))
+        return "attention operations differ in head counts";
       unit_heads_ = heads;
       if (a.rope.dims) s.table = table_of(a.rope);
       if (tables_.size() > kMaxTables) return "more than 4 rotary tables";
@@ -121,7 +129,8 @@ inline std::string Program::reserve() {
   for (Step &s : steps_) {
     const kt_op &op = s.op;
     if (op.kind == KT_OP_LINEAR || op.kind == KT_OP_MLP) {
-      const int last = op.kind == KT_OP_MLP ? 2 : op.n_weights;  // the down matrix reads the hidden rows
+      const int last =
+          op.kind == KT_OP_MLP ? 2 : op.n_weights;  // the down matrix reads the hidden rows
       for (int i = 0; i < last; i++) in(s).wanted[encoding_of_format(op.w[i].format)] = true;
     }
     if (op.kind == KT_OP_MLP) {
@@ -141,7 +150,8 @@ inline std::string Program::reserve() {
   for (Step &s : steps_) {
     const bool encodes = s.op.kind == KT_OP_NORM || s.op.kind == KT_OP_ATTENTION;
     Slot &o = out(s);
-    if (!encodes && (o.wanted[ENC_HALF] || o.wanted[ENC_INT])) return "a slot is read encoded but not by a norm";
+    if (!encodes && (o.wanted[ENC_HALF] || o.wanted[ENC_INT]))
+      return "a slot is read encoded but not by a norm";
   }
   for (Slot &s : slots_) {
     s.wanted[ENC_F32] = true;
@@ -163,7 +173,8 @@ inline std::string Program::reserve() {
   if (!ok) return no_memory;
   block_tokens_ = unit_heads_ ? std::max(1, kAttentionRows / unit_heads_) : 1;
   position_.resize(size_t(tokens));
-  runs_.reserve(size_t(tokens)), blocks_.reserve(size_t(tokens)), dense_blocks_.reserve(size_t(tokens));
+  runs_.reserve(size_t(tokens)), blocks_.reserve(size_t(tokens)),
+      dense_blocks_.reserve(size_t(tokens));
   ids_.resize(size_t(expert_rows)), weights_.resize(size_t(expert_rows));
   slot_of_.resize(size_t(expert_rows)), row_of_.resize(size_t(expert_rows));
   active_.reserve(kMaxExperts), expert_blocks_.reserve(size_t(expert_rows));
@@ -172,7 +183,8 @@ inline std::string Program::reserve() {
 }
 
 inline int64_t Program::bytes() const {
-  int64_t total = queries_.bytes() + hidden_.bytes() + expert_out_.bytes() + scratch_.bytes() + partial_.bytes();
+  int64_t total = queries_.bytes() + hidden_.bytes() + expert_out_.bytes() + scratch_.bytes() +
+                  partial_.bytes();
   for (const Slot &s : slots_)
     for (const Memory &m : s.memory) total += m.bytes();
   for (const Table &t : tables_) total += t.cosine.bytes() + t.sine.bytes();
@@ -199,9 +211,11 @@ inline std::string Program::check_batch(const kt_batch &b) const {
   for (const Step &s : steps_)
     if (s.op.kind == KT_OP_EMBED)
       for (int i = 0; i < rows; i++)
-        if (b.tokens[i] < 0 || b.tokens[i] >= s.op.w[0].n) return "a token id is outside the vocabulary";
+        if (b.tokens[i] < 0 || b.tokens[i] >= s.op.w[0].n)
+          return "a token id is outside the vocabulary";
   for (int i = 0; i < b.n_logits; i++)
-    if (b.logit_rows[i] < 0 || b.logit_rows[i] >= rows || (i && b.logit_rows[i] <= b.logit_rows[i - 1]))
+    if (b.logit_rows[i] < 0 || b.logit_rows[i] >= rows ||
+        (i && b.logit_rows[i] <= b.logit_rows[i - 1]))
       return "logit rows";
   return "";
 }

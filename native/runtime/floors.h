@@ -1,4 +1,5 @@
-// Rate of the dot instruction each kind of kernel uses, on registers: the arithmetic floor of bench.
+// Rate of the dot instruction each kind of kernel uses, on registers: the arithmetic floor of
+// bench.
 #pragma once
 #include "../kernels/encode.h"
 #include "pool.h"
@@ -34,7 +35,10 @@ inline double peak_rate(int kind, double seconds) {
       // The compiler may not hoist or merge the rounds.
       for (int c = 0; c < kPeakChains; c++) asm volatile("" : "+m"(act) : : "memory");
     }
-    operations += double(kRounds) * kPeakChains * (kind == KT_PEAK_DOT_INT8 ? 128 : kind == KT_PEAK_DOT_BF16 ? 64 : 32);
+    operations += double(kRounds) * kPeakChains *
+                  (kind == KT_PEAK_DOT_INT8   ? 128
+                   : kind == KT_PEAK_DOT_BF16 ? 64
+                                              : 32);
   }
   const double elapsed = double(now_ns() - start) * 1e-9;
   alignas(64) float sink[16];

@@ -47,7 +47,9 @@ inline void unmap_memory(void *data, int64_t bytes) {
 class Memory {
  public:
   Memory() = default;
-  Memory(Memory &&other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr; }
+  Memory(Memory &&other) noexcept : data_(other.data_), bytes_(other.bytes_) {
+    other.data_ = nullptr;
+  }
   Memory &operator=(Memory &&) = delete;
   ~Memory() { unmap_memory(data_, bytes_); }
   bool reserve(int64_t bytes) {

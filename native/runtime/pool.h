@@ -1,5 +1,6 @@
-// Workers that run one job together. Between jobs they spin for some tens of microseconds, so that the
-// next step of a busy engine finds them awake, and then park in the kernel: an idle pool uses no CPU.
+// Workers that run one job together. Between jobs they spin for some tens of microseconds, so that
+// the next step of a busy engine finds them awake, and then park in the kernel: an idle pool uses
+// no CPU.
 #pragma once
 #include <immintrin.h>
 #include <linux/futex.h>
@@ -28,7 +29,8 @@ inline int64_t now_ns() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// A counter that threads wait on: spin, then park. Only a wake with sleepers present enters the kernel.
+// A counter that threads wait on: spin, then park. Only a wake with sleepers present enters the
+// kernel.
 class Gate {
  public:
   uint32_t value() const { return word_.load(std::memory_order_acquire); }
@@ -112,8 +114,9 @@ class Pool {
   }
 
  private:
-  static constexpr int64_t kIdleSpin = 100000;    // ns a worker spins for the next job
-  static constexpr int64_t kBarrierSpin = 200000;  // ns, then another process has the core of a peer
+  static constexpr int64_t kIdleSpin = 100000;  // ns a worker spins for the next job
+  static constexpr int64_t kBarrierSpin =
+      200000;  // ns, then another process has the core of a peer
 
   struct Start {
     Pool *pool;
@@ -157,8 +160,8 @@ class Pool {
 
 inline void Worker::barrier() { pool->barrier(); }
 
-// Hands out [0, total) in chunks to whoever asks next. Padded: counters of neighbouring operations do not share
-// a cache line.
+// Hands out [0, total) in chunks to whoever asks next. Padded: counters of neighbouring operations
+// do not share a cache line.
 class alignas(64) Units {
  public:
   void reset() { next_.store(0, std::memory_order_relaxed); }

@@ -1,5 +1,5 @@
-// The step program: a flat list of operations over value slots, run by all workers together with one barrier
-// between phases. No allocation, no Python and no locks in the loop.
+// The step program: a flat list of operations over value slots, run by all workers together with
+// one barrier between phases. No allocation, no Python and no locks in the loop.
 #pragma once
 #include <cstdio>
 #include <string>
@@ -28,7 +28,9 @@ struct Slot {
   Memory memory[ENC_COUNT];
   int64_t row_bytes[ENC_COUNT] = {};
 
-  float *row(int64_t i) const { return reinterpret_cast<float *>(memory[ENC_F32].data()) + i * stride; }
+  float *row(int64_t i) const {
+    return reinterpret_cast<float *>(memory[ENC_F32].data()) + i * stride;
+  }
   uint8_t *encoded(int e, int64_t i) const { return memory[e].data() + i * row_bytes[e]; }
   Rows rows(int e) const { return {memory[e].data(), row_bytes[e], nullptr}; }
   // Writes 32 values of a row's block in all wanted encodings.
@@ -111,7 +113,8 @@ class Program {
   std::vector<Table> tables_;
   Units table_units_;
 
-  // Query heads of one attention unit share a KV head; all attention operations have the same shape.
+  // Query heads of one attention unit share a KV head; all attention operations have the same
+  // shape.
   int unit_heads_ = 0;
   int64_t block_tokens_ = 0;
   int64_t hidden_block_ = 0;  // tokens of an MLP unit
@@ -130,11 +133,11 @@ class Program {
   // Routing of the current MoE layer; a slot is one (row, choice) pair in expert order.
   int top_k_ = 0;
   std::vector<int32_t> ids_, slot_of_;  // [rows, top_k]
-  std::vector<float> weights_;          // [rows, top_k]
-  std::vector<int32_t> row_of_;         // [slot]
-  std::vector<int32_t> active_;         // expert numbers
+  std::vector<float> weights_;  // [rows, top_k]
+  std::vector<int32_t> row_of_;  // [slot]
+  std::vector<int32_t> active_;  // expert numbers
   std::vector<ExpertBlock> expert_blocks_;
-  std::vector<float> route_scratch_;    // [worker, 2 * kMaxExperts]
+  std::vector<float> route_scratch_;  // [worker, 2 * kMaxExperts]
 
   Memory queries_, hidden_, expert_out_, scratch_, partial_;
   int64_t scratch_bytes_ = 0;

@@ -43,7 +43,8 @@ inline int32_t Program::forward(const kt_batch &batch, float *logits) {
     std::memcpy(row, s.row(i), size_t(s.width) * 4);
     float probe = 0;  // NaN as soon as one value is not finite
     for (int64_t c = 0; c < s.width; c++) probe += row[c] * 0.0f;
-    if (probe != 0) return fail(KT_NOT_FINITE, "logits of row " + std::to_string(i) + " are not finite");
+    if (probe != 0)
+      return fail(KT_NOT_FINITE, "logits of row " + std::to_string(i) + " are not finite");
   }
   return KT_OK;
 }
@@ -54,6 +55,7 @@ inline void Program::work(Worker w) {
     run(steps_[i], w);
     w.barrier();
   }
+  leave_job();
 }
 
 inline void Program::run(Step &s, Worker w) {
@@ -80,7 +82,8 @@ inline void Program::rope_tables(Worker w) {
   table_units_.each(total, chunk_of(total, w.count), [&](int64_t unit) {
     const Table &t = tables_[size_t(unit / rows_)];
     const int64_t row = unit % rows_, half = t.rope.dims / 2;
-    rope_angles(t.rope, position_[size_t(row)], reinterpret_cast<float *>(t.cosine.data()) + row * half,
+    rope_angles(t.rope, position_[size_t(row)],
+                reinterpret_cast<float *>(t.cosine.data()) + row * half,
                 reinterpret_cast<float *>(t.sine.data()) + row * half);
   });
 }
@@ -179,8 +182,8 @@ inline void Program::group_by_expert() {
   for (int e = 0; e < kMaxExperts; e++) {
     if (first[e] == first[e + 1]) continue;
     for (int32_t from = first[e]; from < first[e + 1]; from += int32_t(hidden_block_))
-      expert_blocks_.push_back({int32_t(active_.size()), from,
-                                std::min(first[e + 1], from + int32_t(hidden_block_))});
+      expert_blocks_.push_back(
+          {int32_t(active_.size()), from, std::min(first[e + 1], from + int32_t(hidden_block_))});
     active_.push_back(e);
   }
   for (int64_t i = 0; i < pairs; i++) {
@@ -197,7 +200,8 @@ inline void Program::mlp(Step &s, Worker w) {
   const std::vector<ExpertBlock> &blocks = routed ? expert_blocks_ : dense_blocks_;
   const auto expert = [&](const ExpertBlock &b) { return routed ? active_[size_t(b.active)] : 0; };
   const Matrix gate0 = matrix_of(op.w[0], 0), down0 = matrix_of(op.w[2], 0);
-  const int64_t hidden_blocks = gate0.pairs(), row_bytes = encoded_row_bytes(down0.encoding, down0.k);
+  const int64_t hidden_blocks = gate0.pairs(),
+                row_bytes = encoded_row_bytes(down0.encoding, down0.k);
   const int32_t *pick = routed ? row_of_.data() : nullptr;
 
   int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
@@ -206,7 +210,8 @@ inline void Program::mlp(Step &s, Worker w) {
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
     const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
     alignas(64) float gated[240 * 32];
-    multiply(gate, pair, {x.memory[gate.encoding].data(), x.row_bytes[gate.encoding], pick}, b.from, b.to,
+    multiply(gate, pair, {x.memory[gate.encoding].data(), x.row_bytes[gate.encoding], pick}, b.from,
+             b.to,
              [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
     multiply(up, pair, {x.memory[up.encoding].data(), x.row_bytes[up.encoding], pick}, b.from, b.to,
              [&](int64_t i, const float *y) {
@@ -214,8 +219,8 @@ inline void Program::mlp(Step &s, Worker w) {
                for (int c = 0; c < 32; c += 16)
                  vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
                for (int64_t c = columns; c < 32; c++) h[c] = 0;
-               encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair, vf_load(h),
-                            vf_load(h + 16));
+               encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair,
+                            vf_load(h), vf_load(h + 16));
              });
   });
   w.barrier();
@@ -225,8 +230,8 @@ inline void Program::mlp(Step &s, Worker w) {
   s.units[1].each(total, chunk_of(total, w.count), [&](int64_t unit) {
     const ExpertBlock &b = blocks[size_t(unit / pairs)];
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, down0.n - pair * 32);
-    multiply(matrix_of(op.w[2], expert(b)), pair, {hidden_.data(), row_bytes, nullptr}, b.from, b.to,
-             [&](int64_t i, const float *y) {
+    multiply(matrix_of(op.w[2], expert(b)), pair, {hidden_.data(), row_bytes, nullptr}, b.from,
+             b.to, [&](int64_t i, const float *y) {
                if (routed) {
                  std::memcpy(slots_out + i * o.stride + pair * 32, y, 128);
                  return;
@@ -242,7 +247,8 @@ inline void Program::mlp(Step &s, Worker w) {
   const int64_t strips = ceil_div(o.width, 512);
   total = rows_ * strips;
   s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
-    const int64_t row = unit / strips, from = unit % strips * 512, to = std::min(o.width, from + 512);
+    const int64_t row = unit / strips, from = unit % strips * 512,
+                  to = std::min(o.width, from + 512);
     for (int j = 0; j < top_k_; j++) {
       const float *y = slots_out + slot_of_[size_t(row * top_k_ + j)] * o.stride;
       const float weight = weights_[size_t(row * top_k_ + j)];

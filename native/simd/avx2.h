@@ -106,10 +106,12 @@ inline int32_t vi_sum(vi x) {
 }
 
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
-inline vi vi_maddwd(vi x, vi y) { return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)}; }
+inline vi vi_maddwd(vi x, vi y) {
+  return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)};
+}
 
 // Token rows and panels of a register tile: 16 registers hold one panel.
 constexpr int kTilePanels = 1;
-constexpr int kTileRows[] = {4, 2, 1};
+constexpr int kVectorTileRows[] = {4, 2, 1};
 
 }  // namespace kt

@@ -77,8 +77,9 @@ inline int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x.v); }
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
 inline vi vi_maddwd(vi x, vi y) { return {_mm512_madd_epi16(x.v, y.v)}; }
 
-// Token rows and panels of a register tile: 2 panels x 6 rows keep 12 integer and 12 float sums in registers.
+// Token rows and panels of a register tile: 2 panels x 6 rows keep 12 integer and 12 float sums in
+// registers.
 constexpr int kTilePanels = 2;
-constexpr int kTileRows[] = {6, 4, 2, 1};
+constexpr int kVectorTileRows[] = {6, 4, 2, 1};
 
 }  // namespace kt

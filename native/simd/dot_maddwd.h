@@ -1,5 +1,6 @@
-// 8-bit dot products without VNNI: bytes are widened to 16 bits, where u8 * s8 sums are exact (vpmaddubsw
-// would saturate). Activations are stored as 16-bit even and odd halves: k0 k2 | k1 k3, 8 bytes per 4 K.
+// 8-bit dot products without VNNI: bytes are widened to 16 bits, where u8 * s8 sums are exact
+// (vpmaddubsw would saturate). Activations are stored as 16-bit even and odd halves: k0 k2 | k1 k3,
+// 8 bytes per 4 K.
 #pragma once
 
 namespace kt {
@@ -9,9 +10,7 @@ constexpr int kActBytes = 2;  // per quantised activation
 struct QLine {  // 16 rows x 4 K codes as 16-bit even and odd bytes
   vi even, odd;
 };
-inline QLine q_line(vi bytes) {
-  return {vi_and(bytes, vi_set1(0x00ff00ff)), vi_shr16<8>(bytes)};
-}
+inline QLine q_line(vi bytes) { return {vi_and(bytes, vi_set1(0x00ff00ff)), vi_shr16<8>(bytes)}; }
 inline vi q_dot(vi acc, QLine w, const uint8_t *act) {
   int32_t pair[2];
   std::memcpy(pair, act, 8);

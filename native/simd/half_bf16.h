@@ -1,4 +1,5 @@
-// bfloat16 dot products with AVX512-BF16: vdpbf16ps on pairs of K; activations are rounded to bfloat16.
+// bfloat16 dot products with AVX512-BF16: vdpbf16ps on pairs of K; activations are rounded to
+// bfloat16.
 #pragma once
 
 namespace kt {

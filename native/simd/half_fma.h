@@ -1,4 +1,5 @@
-// bfloat16 weights without AVX512-BF16: widened to float32 by a shift and a mask, activations stay float32.
+// bfloat16 weights without AVX512-BF16: widened to float32 by a shift and a mask, activations stay
+// float32.
 #pragma once
 
 namespace kt {

@@ -116,7 +116,8 @@ class CpuExecutor:
         stride = self._ffi.new("int64_t *")
         data = self._lib.kt_slot(self._program, number, stride)
         whole = self._ffi.buffer(data, rows * stride[0] * 4)
-        return np.frombuffer(whole, np.float32).reshape(rows, stride[0])[:, :width].copy()
+        values: F32 = np.frombuffer(whole, np.float32).reshape(rows, stride[0])
+        return values[:, :width].copy()
 
     @property
     def operations(self) -> list[tuple[int, str]]:

@@ -139,7 +139,11 @@ class _Lowering:
 
     def router(self, op: Any, spec: RouterSpec) -> None:
         r = op.router
-        r.n_experts, r.top_k, r.score = spec.n_experts, spec.top_k, getattr(self.lib, _SCORES[spec.score])
+        r.n_experts, r.top_k, r.score = (
+            spec.n_experts,
+            spec.top_k,
+            getattr(self.lib, _SCORES[spec.score]),
+        )
         r.softmax_after, r.normalise, r.scale = spec.softmax_after, spec.normalise, spec.scale
         r.n_groups, r.top_groups = spec.n_groups, spec.top_groups
         r.group_top2 = spec.group_score == "top2"

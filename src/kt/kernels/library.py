@@ -44,7 +44,7 @@ class Library:
 @cache
 def load(name: str) -> Library:
     """The library of variant `name`. Raises MachineError if it is not there or not of this kt's ABI."""
-    ffi = abi.ffi()
+    ffi: Any = abi.ffi()
     path = abi.LIBRARIES / f"libkt_{name}.so"
     try:
         lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
