@@ -20,7 +20,7 @@ CHATML = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-_COMMON: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -33,7 +33,7 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 2,
     "initializer_range": 0.1,  # large enough that logits differ clearly
 }
-_EXPERTS: dict[str, Any] = {
+EXPERTS: dict[str, Any] = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 48,
@@ -50,7 +50,7 @@ def tiny_qwen3_moe(
     **config: Any,
 ) -> Path:
     """A random Qwen3-MoE checkpoint as save_pretrained writes it; config overrides fields. Returns folder."""
-    made = transformers.Qwen3MoeConfig(**{**_COMMON, **_EXPERTS, **config})
+    made = transformers.Qwen3MoeConfig(**{**SIZES, **EXPERTS, **config})
     return _save(transformers.Qwen3MoeForCausalLM, made, folder, seed, dtype, shard_bytes)
 
 
@@ -63,7 +63,7 @@ def tiny_llama(
     **config: Any,
 ) -> Path:
     """A random Llama checkpoint as save_pretrained writes it; config overrides fields. Returns folder."""
-    made = transformers.LlamaConfig(**{**_COMMON, **config})
+    made = transformers.LlamaConfig(**{**SIZES, **config})
     return _save(transformers.LlamaForCausalLM, made, folder, seed, dtype, shard_bytes)
 
 
@@ -152,44 +152,97 @@ def encoded(encoding: str, values: np.ndarray, seed: int = 0) -> np.ndarray:
 def tiny_gguf(
     path: Path, *, encoding: str = "Q4_0", seed: int = 0, tied: bool = True, **config: Any
 ) -> Path:
-    """A random llama GGUF whose matrices are in `encoding`; rows must be whole blocks, so K types get width 256."""
-    block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[encoding]][0]
-    width = 256 if block == 256 else 64
+    """A random llama GGUF whose matrices are in `encoding`. Returns path.
+
+    Rows must be whole blocks, so hidden_size is 64, and 256 for the K types; four heads share it.
+    """
+    width = _width(encoding)
     heads = {"head_dim": width // 4, "intermediate_size": 2 * width, "hidden_size": width}
-    sizes = {**_COMMON, **heads, **config}
+    sizes = {**SIZES, **heads, **config}
     writer = gguf.GGUFWriter(path, "llama")
-    _write_llama_fields(writer, sizes)
+    write_llama_fields(writer, sizes)
     write_tokenizer(writer)
-    rng = np.random.default_rng(seed)
-
-    def matrix(name: str, n: int, k: int) -> None:
-        values = rng.normal(0, 0.1, (n, k)).astype(np.float32)
-        kind = gguf.GGMLQuantizationType[encoding]
-        writer.add_tensor(name, encoded(encoding, values, rng.integers(1 << 30)), raw_dtype=kind)
-
-    def norm(name: str) -> None:
-        writer.add_tensor(name, rng.normal(1, 0.1, sizes["hidden_size"]).astype(np.float32))
-
-    hidden, wide = sizes["hidden_size"], sizes["num_attention_heads"] * sizes["head_dim"]
-    narrow, intermediate = (
-        sizes["num_key_value_heads"] * sizes["head_dim"],
-        sizes["intermediate_size"],
-    )
-    matrix("token_embd.weight", sizes["vocab_size"], hidden)
+    tensors = _RandomTensors(writer, encoding, seed)
+    tensors.frame(sizes, tied=tied)
     for layer in range(sizes["num_hidden_layers"]):
-        norm(f"blk.{layer}.attn_norm.weight")
-        matrix(f"blk.{layer}.attn_q.weight", wide, hidden)
-        matrix(f"blk.{layer}.attn_k.weight", narrow, hidden)
-        matrix(f"blk.{layer}.attn_v.weight", narrow, hidden)
-        matrix(f"blk.{layer}.attn_output.weight", hidden, wide)
-        norm(f"blk.{layer}.ffn_norm.weight")
-        matrix(f"blk.{layer}.ffn_gate.weight", intermediate, hidden)
-        matrix(f"blk.{layer}.ffn_up.weight", intermediate, hidden)
-        matrix(f"blk.{layer}.ffn_down.weight", hidden, intermediate)
-    norm("output_norm.weight")
-    if not tied:
-        matrix("output.weight", sizes["vocab_size"], hidden)
+        tensors.attention(layer, sizes)
+        for part in ("gate", "up"):
+            tensors.matrix(f"blk.{layer}.ffn_{part}.weight", sizes["intermediate_size"], width)
+        tensors.matrix(f"blk.{layer}.ffn_down.weight", width, sizes["intermediate_size"])
     return finish(writer, path)
+
+
+def tiny_qwen3_moe_gguf(
+    path: Path, *, encoding: str = "Q8_0", seed: int = 0, **config: Any
+) -> Path:
+    """A random qwen3moe GGUF, experts stacked as converters write them. Returns path."""
+    width = _width(encoding)
+    fitting = {"head_dim": width // 4, "hidden_size": width, "moe_intermediate_size": width}
+    sizes = {**SIZES, **EXPERTS, **fitting, **config}
+    writer = gguf.GGUFWriter(path, "qwen3moe")
+    write_llama_fields(writer, sizes)
+    writer.add_expert_count(sizes["num_experts"])
+    writer.add_expert_used_count(sizes["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(sizes["moe_intermediate_size"])
+    write_tokenizer(writer)
+    tensors = _RandomTensors(writer, encoding, seed)
+    tensors.frame(sizes, tied=False)
+    for layer in range(sizes["num_hidden_layers"]):
+        tensors.attention(layer, sizes)
+        tensors.vector(f"blk.{layer}.attn_q_norm.weight", sizes["head_dim"])
+        tensors.vector(f"blk.{layer}.attn_k_norm.weight", sizes["head_dim"])
+        tensors.experts(layer, sizes)
+    return finish(writer, path)
+
+
+def _width(encoding: str) -> int:
+    block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[encoding]][0]
+    return 256 if block == 256 else 64
+
+
+class _RandomTensors:
+    """Adds random tensors to a file, matrices in one encoding."""
+
+    def __init__(self, writer: gguf.GGUFWriter, encoding: str, seed: int) -> None:
+        self._writer, self._encoding = writer, encoding
+        self._rng = np.random.default_rng(seed)
+
+    def frame(self, sizes: dict[str, Any], *, tied: bool) -> None:
+        self.matrix("token_embd.weight", sizes["vocab_size"], sizes["hidden_size"])
+        self.vector("output_norm.weight", sizes["hidden_size"])
+        if not tied:
+            self.matrix("output.weight", sizes["vocab_size"], sizes["hidden_size"])
+
+    def attention(self, layer: int, sizes: dict[str, Any]) -> None:
+        hidden, wide = sizes["hidden_size"], sizes["num_attention_heads"] * sizes["head_dim"]
+        narrow = sizes["num_key_value_heads"] * sizes["head_dim"]
+        self.vector(f"blk.{layer}.attn_norm.weight", hidden)
+        self.matrix(f"blk.{layer}.attn_q.weight", wide, hidden)
+        self.matrix(f"blk.{layer}.attn_k.weight", narrow, hidden)
+        self.matrix(f"blk.{layer}.attn_v.weight", narrow, hidden)
+        self.matrix(f"blk.{layer}.attn_output.weight", hidden, wide)
+        self.vector(f"blk.{layer}.ffn_norm.weight", hidden)
+
+    def experts(self, layer: int, sizes: dict[str, Any]) -> None:
+        count, hidden = sizes["num_experts"], sizes["hidden_size"]
+        inner = sizes["moe_intermediate_size"]
+        router = self._rng.normal(0, 0.3, (count, hidden)).astype(np.float32)
+        self._writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)
+        self.matrix(f"blk.{layer}.ffn_gate_exps.weight", inner, hidden, count)
+        self.matrix(f"blk.{layer}.ffn_up_exps.weight", inner, hidden, count)
+        self.matrix(f"blk.{layer}.ffn_down_exps.weight", hidden, inner, count)
+
+    def matrix(self, name: str, n: int, k: int, stack: int = 0) -> None:
+        rows = n * (stack or 1)
+        values = self._rng.normal(0, 0.1, (rows, k)).astype(np.float32)
+        raw = encoded(self._encoding, values, int(self._rng.integers(1 << 30)))
+        if stack:
+            raw = raw.reshape(stack, n, -1)
+        kind = gguf.GGMLQuantizationType[self._encoding]
+        self._writer.add_tensor(name, raw, raw_dtype=kind)
+
+    def vector(self, name: str, n: int) -> None:
+        self._writer.add_tensor(name, self._rng.normal(1, 0.1, n).astype(np.float32))
 
 
 def finish(writer: gguf.GGUFWriter, path: Path) -> Path:
@@ -201,7 +254,10 @@ def finish(writer: gguf.GGUFWriter, path: Path) -> Path:
     return path
 
 
-def _write_llama_fields(writer: gguf.GGUFWriter, sizes: dict[str, Any]) -> None:
+def write_llama_fields(
+    writer: gguf.GGUFWriter, sizes: dict[str, Any], *, rope: bool = True
+) -> None:
+    """The metadata of a decoder of `sizes`, under the writer's architecture."""
     writer.add_block_count(sizes["num_hidden_layers"])
     writer.add_context_length(sizes["max_position_embeddings"])
     writer.add_embedding_length(sizes["hidden_size"])
@@ -210,8 +266,9 @@ def _write_llama_fields(writer: gguf.GGUFWriter, sizes: dict[str, Any]) -> None:
     writer.add_head_count_kv(sizes["num_key_value_heads"])
     writer.add_key_length(sizes["head_dim"])
     writer.add_value_length(sizes["head_dim"])
-    writer.add_rope_dimension_count(sizes["head_dim"])
-    writer.add_rope_freq_base(10000.0)
+    if rope:
+        writer.add_rope_dimension_count(sizes["head_dim"])
+        writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(sizes["vocab_size"])
 
