@@ -31,24 +31,22 @@ def read(
 ) -> tuple[Node, ...]:
     """The nodes by id, which need not be consecutive. A kernel without NUMA has node 0 only."""
     ids = tree.numbered(NODES, "node")
-    if len(ids) < 2:  # /proc/meminfo, because a single node's own file misses hot-plugged memory
+    if len(ids) < 2:  # /proc/meminfo, because a single node's own file can miss hot-plugged memory
         return (_whole_machine(tree, online, *ids),)
     allowed = tree.ids_in("/proc/self/status", "Mems_allowed_list") or ids
     if cgroup_mems:
         allowed = tuple(i for i in allowed if i in cgroup_mems)
-    return tuple(_node(tree, i, ids, online, i in allowed) for i in ids)
+    return tuple(_node(tree, i, ids, i in allowed) for i in ids)
 
 
-def _node(
-    tree: Tree, node: int, ids: tuple[int, ...], online: tuple[int, ...], allowed: bool
-) -> Node:
+def _node(tree: Tree, node: int, ids: tuple[int, ...], allowed: bool) -> Node:
     folder = f"{NODES}/node{node}"
     lines = tree.text(f"{folder}/meminfo") or ""  # "Node 0 MemTotal:       24684084 kB"
     amounts = {m[1]: int(m[2]) * KIB for m in re.finditer(r"(\S+):\s+(\d+) kB", lines)}
     distances = [int(d) for d in (tree.text(f"{folder}/distance") or "").split()]
     return Node(
         id=node,
-        cpus=tuple(cpu for cpu in tree.ids(f"{folder}/cpulist") or () if cpu in online),
+        cpus=tree.ids(f"{folder}/cpulist") or (),
         total=amounts.get("MemTotal", 0),
         available=sum(amounts.get(name, 0) for name in AVAILABLE),
         allowed=allowed,

@@ -27,7 +27,7 @@ def cores(tree: Tree, cpus: tuple[int, ...]) -> tuple[Core, ...]:
     """The physical cores of the online `cpus`, ordered by their lowest CPU."""
     siblings: dict[tuple[int, ...], None] = {}
     for cpu in cpus:
-        group = set(_siblings(tree, cpu)) & set(cpus) | {cpu}
+        group = {cpu, *_siblings(tree, cpu)}  # the kernel lists online ones only
         siblings[tuple(sorted(group))] = None
     fast = _fast(tree, cpus)
     return tuple(Core(group, fast=group[0] in fast) for group in sorted(siblings))
