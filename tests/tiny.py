@@ -49,7 +49,9 @@ def tiny_qwen3_moe(
     shard_bytes: int | None = None,
     **config: Any,
 ) -> Path:
-    """A random Qwen3-MoE checkpoint as save_pretrained writes it; config overrides fields. Returns folder."""
+    """A random Qwen3-MoE checkpoint as save_pretrained writes it; config overrides fields. Returns
+    folder.
+    """
     made = transformers.Qwen3MoeConfig(**{**SIZES, **EXPERTS, **config})
     return _save(transformers.Qwen3MoeForCausalLM, made, folder, seed, dtype, shard_bytes)
 
@@ -62,7 +64,9 @@ def tiny_llama(
     shard_bytes: int | None = None,
     **config: Any,
 ) -> Path:
-    """A random Llama checkpoint as save_pretrained writes it; config overrides fields. Returns folder."""
+    """A random Llama checkpoint as save_pretrained writes it; config overrides fields. Returns
+    folder.
+    """
     made = transformers.LlamaConfig(**{**SIZES, **config})
     return _save(transformers.LlamaForCausalLM, made, folder, seed, dtype, shard_bytes)
 
@@ -84,7 +88,9 @@ def _save(
 
 
 def tiny_tokenizer(folder: Path, *, template: str | None = CHATML) -> Path:
-    """A byte-level BPE tokenizer of VOCAB ids with a ChatML template, as Hugging Face files. Returns folder."""
+    """A byte-level BPE tokenizer of VOCAB ids with a ChatML template, as Hugging Face files.
+    Returns folder.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -116,7 +122,9 @@ def tiny_tokenizer(folder: Path, *, template: str | None = CHATML) -> Path:
 
 
 def random_blocks(encoding: str, n: int, k: int, seed: int = 0) -> np.ndarray:
-    """Valid random rows [n, bytes] of `encoding`: scales are small finite numbers, codes are any bits."""
+    """Valid random rows [n, bytes] of `encoding`: scales are small finite numbers, codes are any
+    bits.
+    """
     rng = np.random.default_rng(seed)
     kind = gguf.GGMLQuantizationType[encoding]
     elements, size = gguf.GGML_QUANT_SIZES[kind]
@@ -141,7 +149,9 @@ _HALVES = {
 
 
 def encoded(encoding: str, values: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Rows of `values` in `encoding` as GGUFWriter takes them; random blocks where gguf cannot quantize."""
+    """Rows of `values` in `encoding` as GGUFWriter takes them; random blocks where gguf cannot
+    quantize.
+    """
     kind = gguf.GGMLQuantizationType[encoding]
     try:
         return np.asarray(gguf.quantize(values.astype(np.float32), kind))

@@ -29,7 +29,9 @@ class Tokenizer:
     """
 
     def __init__(self, description: Description) -> None:
-        """Takes over description.tokenizer. Raises ModelError for a tokenizer or template that cannot be used."""
+        """Takes over description.tokenizer. Raises ModelError for a tokenizer or template that
+        cannot be used.
+        """
         self.eos_ids = description.eos_ids
         self.bos_id = description.bos_id
         self._prefix = list(description.prefix)
@@ -59,7 +61,9 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Ids of `text`, after one BOS if the model wants it. special: text of special tokens becomes those tokens."""
+        """Ids of `text`, after one BOS if the model wants it. special: text of special tokens
+        becomes those tokens.
+        """
         ids = self._ids(self._control.seal(text) if special else text)
         prefix = self._prefix
         return [*prefix, *ids] if add_bos and ids[: len(prefix)] != prefix else ids
@@ -95,9 +99,11 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **extra: Any,
     ) -> list[int]:
-        """The prompt as ids. Special tokens are the template's alone: in the messages they are text.
+        """The prompt as ids. Special tokens are the template's alone: in the messages they are
+        text.
 
-        BOS is the template's business, too; only one is kept if it writes several. Raises TemplateError.
+        BOS is the template's business, too; only one is kept if it writes several. Raises
+        TemplateError.
         """
         mark, (messages, tools, extra) = self._control.mark(list(messages), tools, extra)
         rendered = self.render(

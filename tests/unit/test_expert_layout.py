@@ -1,4 +1,6 @@
-"""However a file lays experts out, the same matrices come back; what could be read in two ways is refused."""
+"""However a file lays experts out, the same matrices come back; what could be read in two ways is
+refused.
+"""
 
 import numpy as np
 import pytest

@@ -61,7 +61,9 @@ def test_a_qwen3_moe_config_becomes_a_spec(qwen):
 
 
 def test_every_tensor_equals_transformers(qwen):
-    """The disk holds a matrix per expert, transformers two fused stacks: roles must give the same numbers."""
+    """The disk holds a matrix per expert, transformers two fused stacks: roles must give the same
+    numbers.
+    """
     import transformers
 
     model = transformers.Qwen3MoeForCausalLM.from_pretrained(qwen, dtype=torch.float32)
@@ -312,16 +314,17 @@ def test_a_folder_with_both_formats_is_refused(llama, tmp_path):
 def test_configs_of_released_models_are_understood():
     """Fields as published in Qwen3-30B-A3B's config.json; only the tensors are absent here."""
     config = json.loads(
-        """{"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-        "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
-        "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
-        "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
-        "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": true,
-        "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
-        "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06,
-        "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
-        "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-        "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+        """{"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout":
+        0.0, "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim":
+        128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+        "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+        "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+        "output_router_logits": false, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta":
+        1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null, "tie_word_embeddings":
+        false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+        "use_sliding_window": false,
         "vocab_size": 151936}"""
     )
     with pytest.raises(ModelError, match="embed is missing"):

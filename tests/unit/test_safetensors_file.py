@@ -1,4 +1,4 @@
-"""Safetensors files and folders: the same as the safetensors package, and every fault in one error."""
+"""Safetensors files and folders: equal to the safetensors package, all faults in one error."""
 
 import json
 import struct
@@ -131,7 +131,7 @@ def test_a_bad_header_is_refused(tmp_path, header, words):
 )
 def test_a_file_that_is_none_is_refused(tmp_path, data):
     (tmp_path / "x.safetensors").write_bytes(data)
-    with pytest.raises(ModelError, match="not a safetensors file|truncated"):
+    with pytest.raises(ModelError, match=r"not a safetensors file|truncated"):
         read_file(tmp_path / "x.safetensors")
 
 

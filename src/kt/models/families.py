@@ -19,7 +19,8 @@ FAMILIES: Final[dict[str, Callable[[Fields, Checkpoint], ModelSpec]]] = {
 
 
 def spec(checkpoint: Checkpoint) -> ModelSpec:
-    """What `checkpoint` computes. Its tensors are checked against that: none missing, none unused, right shapes.
+    """What `checkpoint` computes. Its tensors are checked against that: none missing, none unused,
+    right shapes.
 
     Raises ModelError for a family, a field or a tensor that kt does not implement.
     """

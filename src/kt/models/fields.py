@@ -1,4 +1,6 @@
-"""Reading a config.json so that no field is overlooked: what is neither read nor known to be inert is refused."""
+"""Reading a config.json so that no field is overlooked: what is neither read nor known to be inert
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Any, Final
 
 from kt.errors import ModelError
 
-# Fields that do not change what a forward pass computes: bookkeeping, training, generation defaults, ids.
+# Fields that do not change what a forward pass computes: bookkeeping, training, generation
+# defaults, ids.
 INERT: Final = frozenset(
     {
         "_attn_implementation_autoset",
@@ -51,7 +54,9 @@ INERT: Final = frozenset(
 
 
 class Fields:
-    """The fields of a config, or of a part of it called `name`. Reading one marks it as implemented."""
+    """The fields of a config, or of a part of it called `name`. Reading one marks it as
+    implemented.
+    """
 
     def __init__(self, config: Mapping[str, Any], name: str = "config") -> None:
         self._config = config
@@ -98,7 +103,9 @@ class Fields:
         )
 
     def finish(self) -> None:
-        """Refuses fields that nobody has read. null, false and empty mean that a feature is off. Raises ModelError."""
+        """Refuses fields that nobody has read. null, false and empty mean that a feature is off.
+        Raises ModelError.
+        """
         for key, value in self._config.items():
             off = value is None or value is False or value in ("", [], {})
             if key not in self._read and key not in INERT and not off:

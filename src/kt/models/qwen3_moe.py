@@ -25,7 +25,9 @@ def spec(fields: Fields, checkpoint: Checkpoint) -> ModelSpec:
 
 
 def _window(fields: Fields) -> int:
-    """Keys that a token sees, 0 for all. sliding_window counts only where use_sliding_window is set."""
+    """Keys that a token sees, 0 for all. sliding_window counts only where use_sliding_window is
+    set.
+    """
     size, layers = fields.get("sliding_window"), fields.get("max_window_layers")
     if not fields.flag("use_sliding_window") or size is None:
         return 0
@@ -44,6 +46,8 @@ def _experts(fields: Fields) -> ExpertSpec:
 
 
 def _sparse_layers(fields: Fields) -> list[bool]:
-    """For each layer, whether it has experts: every decoder_sparse_step-th, but for mlp_only_layers."""
+    """For each layer, whether it has experts: every decoder_sparse_step-th, but for
+    mlp_only_layers.
+    """
     step, dense = fields.integer("decoder_sparse_step", 1), fields.get("mlp_only_layers", [])
     return [layer not in dense and (layer + 1) % step == 0 for layer in range(n_layers(fields))]

@@ -1,6 +1,7 @@
 """Rotary frequencies from a config, for every scaling that kt implements.
 
-Accepts transformers 5's rope_parameters and the older rope_theta, rope_scaling and partial_rotary_factor.
+Accepts transformers 5's rope_parameters and the older rope_theta, rope_scaling and
+partial_rotary_factor.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def _parameters(fields: Fields) -> dict[str, Any]:
 
 
 def _factors(checkpoint: Checkpoint, count: int) -> F64:
-    """Divisors of the frequencies, as GGUF files hold them (Llama 3's scaling, computed at conversion)."""
+    """Divisors of the frequencies, as GGUF files hold them (Llama 3's scaling, computed at
+    conversion).
+    """
     factors = dequantize(checkpoint.tensor("rope_factors")).astype(np.float64).ravel()
     if factors.shape != (count,) or not (np.isfinite(factors) & (factors > 0)).all():
         raise ModelError(f"rope_freqs.weight does not hold {count} positive numbers")
@@ -87,7 +90,7 @@ def _linear(rope: Fields, base: F64) -> tuple[F64, float]:
 
 
 def _llama3(rope: Fields, base: F64) -> tuple[F64, float]:
-    """Llama 3.1: long waves are divided by factor, short ones kept, those between blended linearly."""
+    """Llama 3.1: long waves are divided by factor, short ones kept, those between blended."""
     factor, context = rope.number("factor"), rope.number("original_max_position_embeddings")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
     if high <= low:
@@ -97,7 +100,9 @@ def _llama3(rope: Fields, base: F64) -> tuple[F64, float]:
 
 
 def _yarn(rope: Fields, base: F64) -> tuple[F64, float]:
-    """YaRN, arXiv 2309.00071: interpolate slow dimensions, keep fast ones, ramp between; cos and sin are scaled."""
+    """YaRN, arXiv 2309.00071: interpolate slow dimensions, keep fast ones, ramp between; cos and
+    sin are scaled.
+    """
     theta, dims = rope.number("rope_theta", 10000.0), 2 * len(base)
     factor, context = rope.number("factor"), rope.number("original_max_position_embeddings")
 

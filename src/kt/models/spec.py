@@ -1,4 +1,4 @@
-"""A model as data: what a config.json says, in kt's words. Families produce it, executors read it."""
+"""A model as data: a config.json in kt's words. Families produce it, executors read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary embedding. `dims` leading dims of a head rotate; `inv_freq` has dims/2 entries (1/radian period).
+    """Rotary embedding. `dims` leading dims of a head rotate; `inv_freq` has dims/2 entries
+    (1/radian period).
 
     interleaved: pairs (2i, 2i+1), else (i, i + dims/2). attention_factor multiplies cos and sin.
     """
@@ -21,7 +22,9 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Grouped-query attention. scale multiplies q.k; window counts keys, the token itself included (0: all)."""
+    """Grouped-query attention. scale multiplies q.k; window counts keys, the token itself included
+    (0: all).
+    """
 
     n_heads: int
     n_kv_heads: int

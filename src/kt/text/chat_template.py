@@ -1,7 +1,8 @@
-"""Chat templates: a model's Jinja template, compiled in a sandbox, with the helpers that templates rely on.
+"""Chat templates: a model's Jinja template, compiled in a sandbox, with the helpers that templates
+rely on.
 
-Extensions and globals are those of transformers' apply_chat_template, because templates are written against it.
-A template that does not compile fails the load; nothing falls back to another template.
+Extensions and globals are those of transformers' apply_chat_template, because templates are written
+against it. A template that does not compile fails the load; nothing falls back to another template.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ChatTemplate:
             return template.render(values)
         except jinja2.TemplateError as error:
             raise TemplateError(error.message or type(error).__name__) from None
-        except Exception as error:  # noqa: BLE001  a template is a program: it may stumble over anything
+        except Exception as error:
             what = f"{type(error).__name__}: {error}"
             raise TemplateError(f"the chat template failed: {what}") from None
 
@@ -84,7 +85,9 @@ def _normalise(message: Message) -> dict[str, Any]:
 
 
 class _Generation(Extension):
-    """{% generation %} ... {% endgeneration %} marks what an assistant wrote (for training); here it is a scope."""
+    """{% generation %} ... {% endgeneration %} marks what an assistant wrote (for training); here
+    it is a scope.
+    """
 
     tags = {"generation"}  # noqa: RUF012  the base class declares it so
 
@@ -108,9 +111,8 @@ def _compile(environment: jinja2.Environment, name: str, source: str) -> jinja2.
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise ModelError(
-            f"the model's chat template {name!r} does not compile: line {error.lineno}: {error.message}"
-        ) from None
+        why = f"line {error.lineno}: {error.message}"
+        raise ModelError(f"the chat template {name!r} does not compile: {why}") from None
 
 
 def _to_json(

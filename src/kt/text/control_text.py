@@ -1,12 +1,12 @@
-"""Special tokens in text: recognised where they are meant, plain text where a user merely wrote them.
+"""Special tokens in text: recognised where they are meant, text where a user merely wrote them.
 
 A user may write "<|im_end|>" in a message; as a token it would end their turn. So:
-1. Before a template renders, mark() breaks the text of special tokens in all message strings with a character that
-   occurs nowhere else (a Unicode noncharacter). Filters such as trim, and tojson, leave it where it is.
-2. The template's own special tokens come out unbroken. seal() wraps those, and only those, in a random key.
-3. The tokenizer knows special tokens under their sealed spelling only. The marks are taken out, and the text is encoded
-   in one go, so whatever the user wrote is tokenised as the text it is.
-A mark that a template damages (by escaping it, say) leaves odd characters in the text but never makes a token.
+1. Before a template renders, mark() breaks the text of special tokens in all message strings with
+   a character that occurs nowhere else (a Unicode noncharacter). Filters such as trim leave it.
+2. The template's own special tokens come out unbroken. seal() wraps those in a random key.
+3. The tokenizer knows special tokens under their sealed spelling only. The marks are taken out, and
+   the text is encoded in one go, so what the user wrote is tokenised as the text it is.
+A mark that a template damages leaves odd characters in the text, but never makes a token.
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ class ControlText:
         return self._pattern.sub(lambda match: self._sealed(match[0]), text)
 
     def mark(self, *values: Any) -> tuple[str, list[Any]]:
-        """A mark, and copies of JSON-like `values` in whose strings it breaks the text of special tokens."""
+        """A mark, and copies of JSON-like `values` in whose strings it breaks the text of special
+        tokens.
+        """
         mark = next(
             (mark for mark in _MARKS if not any(mark in text for text in _strings(values))), ""
         )
-        # Text that uses all noncharacters is no text: without them it cannot be confused with marks.
+        # Text that uses all noncharacters is no text: without them it cannot be confused with
+        # marks.
         clean = (lambda text: text) if mark else _without_marks
         mark = mark or _MARKS[0]
         return mark, [_map(value, lambda text: self._break(clean(text), mark)) for value in values]

@@ -10,9 +10,11 @@ import tokenizers
 
 @dataclass(frozen=True)
 class Description:
-    """tokenizer: the algorithm and vocabulary. eos_ids: ids that end an answer. prefix: ids before a text (BOS).
+    """tokenizer: the algorithm and vocabulary. eos_ids: ids that end an answer. prefix: ids before
+    a text (BOS).
 
-    special_tokens: bos_token and the like, as templates see them. templates: name -> source, empty if there are none.
+    special_tokens: bos_token and the like, as templates see them. templates: name -> source, empty
+    if there are none.
     """
 
     tokenizer: tokenizers.Tokenizer

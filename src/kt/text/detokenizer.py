@@ -1,7 +1,8 @@
 """Token ids to text, one at a time, never half a character.
 
-Tokens are bytes: byte-level vocabularies spell them in a printable alphabet (GPT-2's), SentencePiece ones have byte
-tokens <0x00> ... <0xFF>. A character's bytes may come in several tokens, so bytes are held back until it is whole.
+Tokens are bytes: byte-level vocabularies spell them in a printable alphabet (GPT-2's),
+SentencePiece ones have byte tokens <0x00> ... <0xFF>. A character's bytes may come in several
+tokens, so bytes are held back until it is whole.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _SPACE: Final = "\u2581"  # SentencePiece's visible space
 class TokenBytes:
     """The bytes of every token of a tokenizer, found once per token.
 
-    strips_space: decoding drops one space at the very start (SentencePiece puts one before the first word).
+    strips_space: decoding drops one space at the very start (SentencePiece puts one before the
+    first word).
     """
 
     def __init__(
         self, tokenizer: Tokenizer, size: int, added: dict[int, str], special: frozenset[int]
     ) -> None:
-        """size: ids below it are tokens; added: id -> text of those that stand for themselves; special: those left
-        out of an answer. Raises ModelError for a way of spelling that kt does not know.
+        """size: ids below it are tokens; added: id -> text of those that stand for themselves;
+        special: those left out of an answer. Raises ModelError for a way of spelling that kt does
+        not know.
         """
         self._tokenizer = tokenizer
         self._size = size
@@ -56,7 +59,9 @@ class TokenBytes:
 
 
 class Detokenizer:
-    """Text of a growing list of tokens. Bytes of an unfinished character are held back, and dropped at the end."""
+    """Text of a growing list of tokens. Bytes of an unfinished character are held back, and dropped
+    at the end.
+    """
 
     def __init__(self, token_bytes: TokenBytes, *, skip_special: bool = True) -> None:
         self._token_bytes = token_bytes
@@ -73,7 +78,9 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """The end of the text. What is still held back is half a character, so there is nothing to add."""
+        """The end of the text. What is still held back is half a character, so there is nothing to
+        add.
+        """
         self._decoder.reset()
         return ""
 
@@ -110,7 +117,9 @@ def _spell_byte_level(token: str) -> bytes:
 
 
 def _alphabet() -> dict[str, int]:
-    """GPT-2's printable character for every byte: itself where printable in Latin-1, else one from U+0100 on."""
+    """GPT-2's printable character for every byte: itself where printable in Latin-1, else one from
+    U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table: dict[str, int] = {chr(byte): byte for byte in printable}

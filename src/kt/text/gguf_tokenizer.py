@@ -1,4 +1,6 @@
-"""The tokenizer inside a GGUF file: its vocabulary, scores and merges made into a `tokenizers` Tokenizer."""
+"""The tokenizer inside a GGUF file: its vocabulary, scores and merges made into a `tokenizers`
+Tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +73,12 @@ def read(metadata: Mapping[str, Any]) -> Description:
 
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> tuple[Tokenizer, bool]:
-    """A byte-level BPE, and whether its kind puts BOS before a text unless the file says otherwise."""
+    """A byte-level BPE, and whether its kind puts BOS before a text by default."""
     row = find_pre_tokenizer(metadata.get("tokenizer.ggml.pre"))
     merges = [_pair(merge) for merge in _strings(metadata, "tokenizer.ggml.merges")]
     try:
         model = models.BPE(vocabulary, merges, ignore_merges=row.ignore_merges)
-    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
+    except Exception as error:
         raise ModelError(f"the file's tokenizer is damaged: {error}") from None
     tokenizer = Tokenizer(model)
     if row.nfc:
@@ -87,7 +89,9 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> tupl
 
 
 def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
-    """SentencePiece's BPE: pieces join in the order of their scores; what is no piece is spelled in byte tokens."""
+    """SentencePiece's BPE: pieces join in the order of their scores; what is no piece is spelled in
+    byte tokens.
+    """
     scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), dtype=np.float64)
     if scores.shape != (len(tokens),):
         raise ModelError(f"tokenizer.ggml.scores does not hold {len(tokens)} entries")
@@ -114,7 +118,9 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokeni
 def _score_merges(
     vocabulary: Mapping[str, int], scores: np.ndarray[Any, Any]
 ) -> list[tuple[str, str]]:
-    """All ways to join two pieces into a third, best score of the result first, then by the pieces' ids."""
+    """All ways to join two pieces into a third, best score of the result first, then by the pieces'
+    ids.
+    """
     ranked: list[tuple[float, int, int, int, tuple[str, str]]] = []
     for piece, index in vocabulary.items():
         for cut in range(1, len(piece)):
@@ -127,7 +133,7 @@ def _score_merges(
 
 
 def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
-    """Text -> id. A text that occurs again gets a spelling of its own: ids must stay as they are."""
+    """Text -> id. A text that occurs again gets a spelling of its own, so that ids stay."""
     vocabulary: dict[str, int] = {}
     for index, text in enumerate(tokens):
         vocabulary[text if text not in vocabulary else f"\ufdef{index}"] = index

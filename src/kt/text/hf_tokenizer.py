@@ -1,4 +1,6 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json, its config, and the chat templates beside it."""
+"""The tokenizer of a Hugging Face folder: tokenizer.json, its config, and the chat templates beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise ModelError(f"{path} does not exist", hint="Download the tokenizer's files too.")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
+    except Exception as error:
         raise ModelError(f"{path} is not a tokenizer: {error}", hint="Download it again.") from None
 
 
@@ -95,16 +97,24 @@ def _prefix(tokenizer: tokenizers.Tokenizer) -> list[int]:
 
 def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """Templates by name. Files win over the config's, as in transformers."""
-    templates: dict[str, str] = {}
-    inline = settings.get("chat_template")
-    if isinstance(inline, str):
-        templates["default"] = inline
-    elif isinstance(inline, list):
-        templates.update({row["name"]: row["template"] for row in inline})
-    elif isinstance(inline, dict):
-        templates.update(inline)
-    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
-    if (folder / "chat_template.jinja").is_file():
-        templates["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    templates = _inline_templates(settings.get("chat_template"))
+    files = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    files["default"] = folder / "chat_template.jinja"
+    for name, path in files.items():
+        if path.is_file():
+            templates[name] = path.read_text(encoding="utf-8", errors="replace")
+    return templates
+
+
+def _inline_templates(value: Any) -> dict[str, str]:
+    """tokenizer_config.json's chat_template: one template, or a list of named ones."""
+    if value is None:
+        return {}
+    rows = value if isinstance(value, list) else [{"name": "default", "template": value}]
+    try:
+        templates = {row["name"]: row["template"] for row in rows}
+    except (KeyError, TypeError):
+        templates = {"": None}
+    if not all(isinstance(text, str) for pair in templates.items() for text in pair):
+        raise ModelError("chat_template in tokenizer_config.json is neither text nor named texts")
     return templates

@@ -1,4 +1,5 @@
-"""How byte-level vocabularies cut text into words before merging, by the names of tokenizer.ggml.pre.
+"""How byte-level vocabularies cut text into words before merging, by the names of
+tokenizer.ggml.pre.
 
 The patterns are those of the tokenizers that the models were trained with.
 """
@@ -19,15 +20,18 @@ _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 _ASCII_PUNCTUATION: Final = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
 _DEEPSEEK: Final = (
     _ASCII_PUNCTUATION
-    + r"[A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    + r"[A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    + r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
 @dataclass(frozen=True)
 class PreTokenizerRow:
-    """names: values of tokenizer.ggml.pre. patterns: applied one after the other, each cutting what the last left.
+    """names: values of tokenizer.ggml.pre. patterns: applied one after the other, each cutting what
+    the last left.
 
-    ignore_merges: a word that is a token is taken whole. nfc: text is composed first. add_bos: BOS by default.
+    ignore_merges: a word that is a token is taken whole. nfc: text is composed first. add_bos: BOS
+    by default.
     """
 
     names: frozenset[str]
@@ -73,7 +77,9 @@ PRE_TOKENIZERS: Final = (
 
 
 def find_pre_tokenizer(name: object) -> PreTokenizerRow:
-    """The row for a value of tokenizer.ggml.pre; files without one mean "default". Raises ModelError."""
+    """The row for a value of tokenizer.ggml.pre; files without one mean "default". Raises
+    ModelError.
+    """
     wanted = "default" if name is None else name
     for row in PRE_TOKENIZERS:
         if wanted in row.names:

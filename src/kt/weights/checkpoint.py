@@ -1,4 +1,4 @@
-"""A checkpoint on disk, whatever its format: a config in Hugging Face's form and tensors by role."""
+"""A checkpoint on disk, whatever its format: a config in Hugging Face's form, tensors by role."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Checkpoint:
     """An opened checkpoint; its tensors are views of memory maps, so opening reads next to nothing.
 
     path: the file or folder. folder: where files beside the weights lie. config: as in config.json.
-    gguf_metadata: all of a GGUF file's metadata, else None. tensor_bytes: bytes of all tensors on disk.
+    gguf_metadata: all of a GGUF file's metadata, else None. tensor_bytes: bytes of all tensors on
+    disk.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Checkpoint:
         at = place(tensor.name)
         if at is None:
             raise ModelError(
-                f"{self.path}: tensor {tensor.name!r} {list(tensor.shape)} is of no kind that kt knows",
+                f"{self.path}: kt does not know tensor {tensor.name!r} {list(tensor.shape)}",
                 hint="This is a model with parts that kt does not compute.",
             )
         if not tensor.encoding.packed_format:
@@ -110,9 +111,11 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens a .gguf file (any part of a split), or a folder with one GGUF model or config.json and safetensors.
+    """Opens a .gguf file (any part of a split), or a folder with one GGUF model or config.json and
+    safetensors.
 
-    Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder with a choice.
+    Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder
+    with a choice.
     """
     if not path.exists():
         raise ModelError(f"{path} does not exist", hint="Check the path for a typing error.")

@@ -1,4 +1,5 @@
-"""Exact float32 values of encoded tensors, in numpy: the meaning of every encoding, and what tests compare with.
+"""Exact float32 values of encoded tensors, in numpy: the meaning of every encoding, and what tests
+compare with.
 
 The formulas and their rounding are ggml's (ggml-quants.c); a block is named after its fields there.
 """
@@ -30,7 +31,8 @@ def dequantize(tensor: Tensor) -> F32:
 
 
 def _f32(blocks: U8) -> F32:
-    return blocks.reshape(-1).view("<f4").copy()
+    values: F32 = blocks.reshape(-1).view(np.float32).copy()
+    return values
 
 
 def _f16(blocks: U8) -> F32:
@@ -53,7 +55,8 @@ def _nibbles(packed: U8) -> U8:
 
 def _fifth_bits(packed: U8) -> U8:
     """[n, 4] bytes -> [n, 32]: 16 where bit i is set."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
+    bits: U8 = np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
+    return bits
 
 
 def _q4_0(blocks: U8) -> F32:

@@ -1,4 +1,6 @@
-"""The encodings of tensor data: GGUF's type numbers, their block sizes, and the packed format each becomes."""
+"""The encodings of tensor data: GGUF's type numbers, their block sizes, and the packed format each
+becomes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from math import prod
 
 @dataclass(frozen=True)
 class Encoding:
-    """How values lie in a file: `block_elements` consecutive values of a row take `block_bytes` bytes.
+    """How values lie in a file: `block_elements` consecutive values of a row take `block_bytes`
+    bytes.
 
-    id is GGUF's type number (also used for the safetensors dtypes). packed_format is the native format
-    (kt.h's name without KT_) that the values are loaded as; "" if kt does not compute with this encoding.
+    id is GGUF's type number (also used for the safetensors dtypes). packed_format is the native
+    format (kt.h's name without KT_) that the values are loaded as; "" if kt does not compute with
+    this encoding.
     """
 
     name: str
@@ -21,7 +25,9 @@ class Encoding:
     packed_format: str = ""
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of `shape` (outermost first). Raises ValueError if a row is not whole blocks."""
+        """Bytes of a tensor of `shape` (outermost first). Raises ValueError if a row is not whole
+        blocks.
+        """
         columns = shape[-1] if shape else 1
         if columns % self.block_elements:
             raise ValueError(f"rows of {columns} are not whole blocks of {self.block_elements}")

@@ -1,7 +1,9 @@
-"""How a file lays out a layer's experts, discovered from names and shapes, and one matrix per expert out of it.
+"""How a file lays out a layer's experts, discovered from names and shapes, and one matrix per
+expert out of it.
 
-Layouts: a tensor per expert and part; a stack [E, n_out, n_in] per part (GGUF, some safetensors); gate and up fused,
-first all gate rows, then all up rows ([2I, H] or [E, 2I, H]). Whatever could be read in two ways is refused.
+Layouts: a tensor per expert and part; a stack [E, n_out, n_in] per part (GGUF, some safetensors);
+gate and up fused, first all gate rows, then all up rows ([2I, H] or [E, 2I, H]). Whatever could be
+read in two ways is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import Final
 from kt.errors import ModelError
 from kt.weights.tensor import Tensor
 
-# Families whose fused tensors are known to hold gate rows first; gpt-oss, say, interleaves them under the same name.
+# Families whose fused tensors are known to hold gate rows first; gpt-oss, say, interleaves them
+# under the same name.
 GATE_FIRST: Final = frozenset({"qwen3_moe"})
 
 Parts = Mapping[
@@ -66,10 +69,12 @@ def _half(matrix: Tensor, part: str, where: str) -> Tensor:
 
 
 def _check_orientation(parts: Parts, where: str) -> None:
-    """Stacks of some families hold transposed matrices ([E, in, out]). Gate and down tell them apart.
+    """Stacks of some families hold transposed matrices ([E, in, out]). Gate and down tell them
+    apart.
 
-    With [out, in], gate [I, H] and down [H, I] (fused: [2I, H] and [H, I]). Transposed and fused that would be
-    [H, 2I] and [I, H]. Both fit only where the numbers coincide, and then the down projection decides.
+    With [out, in], gate [I, H] and down [H, I] (fused: [2I, H] and [H, I]). Transposed and fused
+    that would be [H, 2I] and [I, H]. Both fit only where the numbers coincide, and then the down
+    projection decides.
     """
     down = next((tensor.shape[-2:] for (name, _), tensor in parts.items() if name == "down"), None)
     fused = next(

@@ -12,7 +12,8 @@ from kt.weights.tensor import Tensor
 # GGUF architecture -> model_type. Which fields mean what is the same for both.
 ARCHITECTURES: Final = {"llama": "llama", "qwen3moe": "qwen3_moe"}
 
-# Keys below "{architecture}." that are translated, or that change nothing. Any other key is refused.
+# Keys below "{architecture}." that are translated, or that change nothing. Any other key is
+# refused.
 _KNOWN: Final = frozenset(
     {
         "block_count",
@@ -93,7 +94,9 @@ class _Keys:
 def hf_config(
     path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """The config of the model in `path`. Raises ModelError for an architecture that kt does not implement."""
+    """The config of the model in `path`. Raises ModelError for an architecture that kt does not
+    implement.
+    """
     architecture = metadata.get("general.architecture")
     model_type = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
     if model_type is None:
@@ -158,8 +161,8 @@ def _experts(keys: _Keys) -> dict[str, Any]:
 def _rope(keys: _Keys, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """rope_parameters as transformers 5 writes them.
 
-    "factors" is this module's own type: each frequency is divided by an entry of the file's rope_freqs.weight, which
-    is how a GGUF holds Llama 3's scaling.
+    "factors" is this module's own type: each frequency is divided by an entry of the file's
+    rope_freqs.weight, which is how a GGUF holds Llama 3's scaling.
     """
     heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
     head_dim = keys.integer("attention.key_length", hidden // max(heads, 1))

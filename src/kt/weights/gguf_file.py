@@ -1,8 +1,8 @@
 """One GGUF file: header, metadata and tensor table, read from a memory map.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The whole table is checked against the
-file's size here, so that nothing later can read outside the map. Counts and lengths in the file are never
-trusted: memory is only taken for bytes that are there.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The whole table is checked
+against the file's size here, so that nothing later can read outside the map. Counts and lengths in
+the file are never trusted: memory is only taken for bytes that are there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _ARRAY: Final = 9
 
 
 class GgufFile:
-    """An opened file. metadata: key -> int, float, bool, str, list of str, or numpy array; tensors: by name."""
+    """An opened file. metadata: key -> int, float, bool, str, list of str, or numpy array; tensors:
+    by name.
+    """
 
     def __init__(self, path: Path) -> None:
         """Opens and checks `path`. Raises ModelError."""

@@ -1,4 +1,4 @@
-"""The files of one GGUF model: a single file, or all parts of a split, found from any one of them."""
+"""The files of one GGUF model: one file, or all parts of a split, found from any of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class GgufSet:
         announced = self.metadata.get("split.tensors.count")
         if len(files) > 1 and announced is not None and announced != len(self.tensors):
             raise ModelError(
-                f"{path}: the parts hold {len(self.tensors)} tensors, split.tensors.count says {announced}",
+                f"{path}: the parts hold {len(self.tensors)} tensors, "
+                f"split.tensors.count says {announced}",
                 hint="Parts of different conversions are mixed: download the set again.",
             )
 
@@ -62,7 +63,8 @@ def _part_paths(path: Path, opened: GgufFile) -> list[Path]:
     if not match:
         if count not in (0, 1):
             raise ModelError(
-                f"{path} is one of {count} parts, but its name is not NAME-00001-of-{count:05d}.gguf",
+                f"{path} is one of {count} parts, but its name does not end in "
+                f"-00001-of-{count:05d}.gguf or the like",
                 hint="Give the parts their original names.",
             )
         return [path]

@@ -1,7 +1,8 @@
 """What checkpoints call their tensors -> the roles that kt knows them by.
 
-Roles: embed, final_norm, lm_head, rope_factors, and for layer i "layers.{i}." followed by attn_norm, q, k, v, o
-(each with .bias), q_norm, k_norm, mlp_norm, gate, up, down, router. Parts of experts are listed apart.
+Roles: embed, final_norm, lm_head, rope_factors, and for layer i "layers.{i}." followed by
+attn_norm, q, k, v, o (each with .bias), q_norm, k_norm, mlp_norm, gate, up, down, router. Parts of
+experts are listed apart.
 """
 
 from __future__ import annotations

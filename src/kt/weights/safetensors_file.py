@@ -1,7 +1,7 @@
 """Safetensors checkpoints: one file, or shards with an index, read from memory maps.
 
-Format: https://huggingface.co/docs/safetensors. The header is checked against the file's size, and everything
-that is wrong with a checkpoint is reported in one error.
+Format: https://huggingface.co/docs/safetensors. The header is checked against the file's size, and
+everything that is wrong with a checkpoint is reported in one error.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _tensor(path: Path, data: Bytes, start: int, name: str, row: Any) -> Tensor:
         raise ModelError(f"{path.name}: the entry of tensor {name!r} is damaged: {str(row)[:200]}")
     if last - first != encoding.nbytes(shape):
         raise ModelError(
-            f"{path.name}: tensor {name!r} of {encoding.name} {list(shape)} has {last - first} bytes, "
-            f"not {encoding.nbytes(shape)}"
+            f"{path.name}: tensor {name!r} of {encoding.name} {list(shape)} "
+            f"has {last - first} bytes, not {encoding.nbytes(shape)}"
         )
     if start + last > len(data):
         raise ModelError(

@@ -1,0 +1,148 @@
+"""Chat templates against transformers' apply_chat_template, and what must be refused."""
+
+from datetime import datetime
+
+import pytest
+import transformers
+
+from kt.errors import ModelError
+from kt.text.chat_template import ChatTemplate, TemplateError
+from tests.tiny import CHATML, tiny_tokenizer
+
+SPECIAL = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "größe", "description": "<b>'&\"", "parameters": {"type": "object"}},
+    }
+]
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi there  "},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning": "hm",
+        "tool_calls": [{"name": "f", "arguments": {"é": [1, 2.5, True, None]}}],
+    },
+    {"role": "tool", "content": "\n42\n"},
+    {"role": "user", "content": [{"type": "text", "text": "in parts"}]},
+]
+TEMPLATES = {
+    "chatml": CHATML.replace("message.content", "message.content|string"),
+    "bos and eos": "{{ bos_token }}{% for m in messages %}{{ m.role }}{{ eos_token }}{% endfor %}",
+    "namespace": (
+        "{% set ns = namespace(found=false, n=0) %}{% for m in messages %}"
+        "{% if m.role == 'user' %}{% set ns.found = true %}{% set ns.n = ns.n + 1 %}{% endif %}"
+        "{% endfor %}{{ ns.found }} {{ ns.n }}"
+    ),
+    "loop controls": (
+        "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}"
+        "{% if loop.index > 3 %}{% break %}{% endif %}{{ m.role }};{% endfor %}"
+    ),
+    "tojson": "{{ tools | tojson(indent=2) }}|{{ messages[2].tool_calls | tojson }}",
+    "tojson, plain": "{{ tools | tojson }}",
+    "tojson, sorted": "{{ tools | tojson(sort_keys=true, separators=(',', ':')) }}",
+    "tojson, ascii": "{{ tools | tojson(ensure_ascii=true) }}",
+    "generation": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+        "{{ m.role }} says\n{% endgeneration %}{% else %}{{ m.role }}\n{% endif %}{% endfor %}"
+    ),
+    "null content": "{% for m in messages %}{{ m.content is defined }}{{ m.content }}{% endfor %}",
+    "slices": "{% for m in messages[1:] %}{{ m.role }}{% endfor %}{{ messages[::-1][0].role }}",
+    "trim and blocks": (
+        "  {% if add_generation_prompt %}\n    generate\n  {% endif %}\n"
+        "{{ messages[3].content | trim }}\n"
+    ),
+    "reasoning": "{{ messages[2].reasoning_content }} {{ messages[2].thinking }}",
+    "undefined": "[{{ nothing }}]{% if not_there %}x{% endif %}{{ messages[0].name }}",
+    "extra": "{{ enable_thinking }}{{ documents }}",
+    "macros": "{% macro f(x, y='d') %}<{{ x }}{{ y }}>{% endmacro %}{{ f(messages[0].role) }}",
+    "strings": "{{ messages[0].content.split(' ')[-1].rstrip('.') }}{{ 'a' in messages[0].role }}",
+}
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    return transformers.AutoTokenizer.from_pretrained(tiny_tokenizer(tmp_path_factory.mktemp("t")))
+
+
+def _render(source, messages=MESSAGES, *, tools=None, add_generation_prompt=True, **extra):
+    template = ChatTemplate({"default": source}, SPECIAL)
+    return template.render(
+        messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra
+    )
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_text_equals_transformers(oracle, name, prompt):
+    want = oracle.apply_chat_template(
+        MESSAGES,
+        tools=TOOLS,
+        chat_template=TEMPLATES[name],
+        add_generation_prompt=prompt,
+        tokenize=False,
+        enable_thinking=False,
+    )
+    found = _render(
+        TEMPLATES[name], tools=TOOLS, add_generation_prompt=prompt, enable_thinking=False
+    )
+    assert found == want
+
+
+def test_the_clock_is_this_machines():
+    before = datetime.now().strftime("%d %B %Y")
+    assert _render("{{ strftime_now('%d %B %Y') }}") in (
+        before,
+        datetime.now().strftime("%d %B %Y"),
+    )
+
+
+def test_a_refusal_keeps_the_templates_words():
+    with pytest.raises(TemplateError) as caught:
+        _render("{{ raise_exception('Roles must alternate: ' + messages[0].role) }}")
+    assert caught.value.message == "Roles must alternate: system"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+        ("{{ nothing.at.all }}", "'nothing' is undefined"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big|OverflowError"),
+    ],
+)
+def test_a_template_that_fails_says_why(source, words):
+    with pytest.raises(TemplateError, match=words):
+        _render(source)
+
+
+def test_no_messages_are_refused():
+    with pytest.raises(TemplateError, match="no messages"):
+        _render("x", [])
+
+
+@pytest.mark.parametrize(
+    "source", ["{% if %}", "{% for m in messages %}", "{{ 'x }}", "{% nonsense %}"]
+)
+def test_a_template_that_does_not_compile_fails_the_load(source):
+    with pytest.raises(ModelError, match="'default' does not compile: line 1"):
+        ChatTemplate({"default": source}, {})
+
+
+def test_templates_are_chosen_by_name_as_in_transformers():
+    named = ChatTemplate({"default": "plain", "tool_use": "tools"}, {})
+    ask = {"add_generation_prompt": True, "extra": {}}
+    assert named.render(MESSAGES, tools=None, **ask) == "plain"
+    assert named.render(MESSAGES, tools=TOOLS, **ask) == "tools"
+    with pytest.raises(TemplateError, match="no default: rag, other"):
+        ChatTemplate({"rag": "", "other": ""}, {}).render(MESSAGES, tools=None, **ask)
+
+
+def test_the_callers_messages_stay_as_they_are():
+    messages = [{"role": "user", "content": None, "thinking": "x"}]
+    _render("{{ messages }}", messages)
+    assert messages == [{"role": "user", "content": None, "thinking": "x"}]
