@@ -120,6 +120,11 @@ class CpuExecutor:
         return values[:, :width].copy()
 
     @property
+    def variant(self) -> str:
+        """The name that the loaded library gives itself."""
+        return bytes(self._ffi.string(self._lib.kt_variant_name())).decode()
+
+    @property
     def operations(self) -> list[tuple[int, str]]:
         """(kind, output slot) of every operation in order, for layer-by-layer checks."""
         names = {number: name for name, (number, _) in self._step.slots.items()}
