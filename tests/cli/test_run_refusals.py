@@ -227,3 +227,10 @@ def test_json_needs_a_dry_run(run: Run, good: Path) -> None:
     status, _, err = run(str(good), "--json")
     assert status == 2
     assert "--json goes with --dry-run" in err
+
+
+def test_a_variant_that_does_not_exist(run: Run, good: Path) -> None:
+    status, _, err = run(str(good), "--dry-run", "--variant", "avx1024")
+    assert status == 2
+    assert "--variant='avx1024' is not a kernel variant" in err
+    assert "avx512_vnni" in err

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.hub import Hub, Repo
 from tests.tiny import tiny_gguf, tiny_qwen3_moe
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,22 @@ def test_one_prompt_without_a_server(
         assert re.search(rb"\d+ prompt tokens, \d+ tokens answered", done.stderr)
     assert runs[0].stdout == runs[1].stdout != b"\n"
     assert not (tmp_path / "kt").exists()
+
+
+def test_a_model_from_the_hub(tmp_path: Path, environment: dict[str, str]) -> None:
+    file = tiny_gguf(tmp_path / "tiny.Q4_0.gguf").read_bytes()
+    arguments = command("run", "owner/tiny:Q4_0", "--prompt", "the quick", "--context", "64")
+    cache = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
+    with Hub({"owner/tiny": Repo({"tiny.Q4_0.gguf": file}, cuts=[len(file) * 4 // 10])}) as hub:
+        env = {**environment, **cache, "HF_ENDPOINT": hub.url}
+        done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert sum(hub.sent("tiny.Q4_0.gguf")) == len(file)
+    assert "Downloading owner/tiny: " in done.stderr
+    again = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0, again.stderr
+    assert "cannot reach the hub" in again.stderr and "running what is in the cache" in again.stderr
+    assert again.stdout == done.stdout
 
 
 def test_an_interrupt_while_loading_is_quiet(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -66,17 +66,30 @@ def run(
         raise UsageError(
             "--json goes with --dry-run", hint="The running server shows its plan at /health."
         )
+    # These bring numpy, which --help shall not wait for.
+    from kt.engine import launch
+    from kt.kernels.variants import select
+
     wanted = settings.load()
     entry = catalog.resolve(model)
     serving = prompt is None and not dry_run
     with closing(_reserve(host, port, api_key)) if serving else nullcontext() as listener:
         machine = _survey()
+        # A CPU that cannot run kt is told so before a download, not after.
+        source = "--variant" if variant else "KT_VARIANT"
+        chosen = select(machine.cpu, variant or wanted.variant, source=source)
         if not as_json:
             plan_view.show_machine(machine)
         path = _locate(entry, wanted, machine, dry_run)
         try:
-            prepared = _prepare(
-                path, machine, entry, variant or wanted.variant, context, max_batch, threads
+            prepared = launch.prepare(
+                path,
+                machine,
+                name=entry.name,
+                variant=chosen,
+                context=context,
+                max_batch=max_batch,
+                threads=threads,
             )
         except KtError as problem:
             _show_refused(problem, as_json)
@@ -130,28 +143,6 @@ def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: 
             admit=lambda size: admit(size, machine, entry.name),
             warn=render.warn,
         )
-
-
-def _prepare(
-    path: Path,
-    machine: Machine,
-    entry: Entry,
-    variant: str | None,
-    context: int | None,
-    max_batch: int | None,
-    threads: int | None,
-) -> Prepared:
-    from kt.engine.launch import prepare
-
-    return prepare(
-        path,
-        machine,
-        name=entry.name,
-        variant=variant,
-        context=context,
-        max_batch=max_batch,
-        threads=threads,
-    )
 
 
 def _show_refused(problem: KtError, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kt.engine.engine import Engine
-from kt.kernels import variants
+from kt.kernels.variants import Variant, select
 from kt.models import families
 from kt.placement.plan import Plan, plan
 from kt.units import Choice
@@ -70,16 +70,16 @@ def prepare(
     machine: Machine,
     *,
     name: str,
-    variant: str | None = None,
+    variant: Choice[Variant] | None = None,
     context: int | None = None,
     max_batch: int | None = None,
     threads: int | None = None,
 ) -> Prepared:
     """Opens and checks the files and plans. Arguments that are None are decided by the plan.
 
-    Raises ModelError (files), MachineError or UsageError (variant, values), DoesNotFit.
+    Raises ModelError (files), MachineError (no variant), UsageError (values), DoesNotFit.
     """
-    chosen = variants.select(machine.cpu, variant)
+    chosen = variant or select(machine.cpu, None)
     checkpoint = open_checkpoint(path)
     try:
         spec = families.spec(checkpoint)

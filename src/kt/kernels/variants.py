@@ -45,8 +45,10 @@ VARIANTS: tuple[Variant, ...] = (  # best first
 )
 
 
-def select(cpu: Cpu, override: str | None) -> Choice[Variant]:
-    """The best variant whose every need `cpu` meets, or `override` (KT_VARIANT) where it does too.
+def select(cpu: Cpu, override: str | None, *, source: str = "KT_VARIANT") -> Choice[Variant]:
+    """The best variant whose every need `cpu` meets, or `override` where it does too.
+
+    source: where the override comes from, for the messages.
 
     Raises MachineError for a CPU below AVX2, UsageError for an override that does not exist or that
     the CPU cannot run.
@@ -64,15 +66,15 @@ def select(cpu: Cpu, override: str | None) -> Choice[Variant]:
     if asked is None:
         names = ", ".join(variant.name for variant in VARIANTS)
         raise UsageError(
-            f"KT_VARIANT={override!r} is not a kernel variant",
+            f"{source}={override!r} is not a kernel variant",
             hint=f"There are {names}.",
         )
     if missing := asked.missing(cpu):
         raise UsageError(
-            f"KT_VARIANT={override} is more than this CPU can run: it lacks {', '.join(missing)}",
-            hint=f"KT_VARIANT may only go down: here {best.name} or a lower one.",
+            f"{source}={override} is more than this CPU can run: it lacks {', '.join(missing)}",
+            hint=f"{source} may only go down: here {best.name} or a lower one.",
         )
-    return Choice(asked, f"KT_VARIANT asks for it; the best here is {best.name}")
+    return Choice(asked, f"{source} asks for it; the best here is {best.name}")
 
 
 def _reason(cpu: Cpu, best: Variant) -> str:
