@@ -24,8 +24,8 @@ CONFIGS = {
 
 
 # Where two experts tie for the last place, rounding decides which one runs and the token's result
-# is another: float32 itself says nothing there. A token counts as decided if at every layer the last
-# chosen expert leads the first one left out by this much of the logits' spread (ten times the
+# is another: float32 itself says nothing there. A token counts as decided if at every layer the
+# last chosen expert leads the first one left out by this much of the logits' spread (ten times the
 # rounding error).
 DECIDED = 0.05
 
