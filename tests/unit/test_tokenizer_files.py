@@ -60,6 +60,15 @@ def test_there_is_one_bos(with_bos):
     assert doubled.count(0) == 1
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_tokenizers_own_word_on_bos_wins_over_the_configs(with_bos, flag):
+    path = with_bos / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": flag}))
+    ours = Tokenizer(hf_tokenizer.read(with_bos, {})).encode("the fox")
+    assert ours == transformers.AutoTokenizer.from_pretrained(with_bos).encode("the fox")
+    assert ours[0] == 0
+
+
 def test_end_tokens_come_from_all_files(folder, tmp_path):
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
