@@ -155,8 +155,6 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._drop(sequence.pages.view().tolist())
         sequence.pages.truncate()
-        sequence.computed = sequence.stored = 0
-        sequence.key = ROOT
 
     def _drop(self, pages: list[int]) -> None:
         if self.cache is None:
