@@ -14,6 +14,7 @@ import pytest
 
 from kt.engine.engine import Engine
 from kt.server.app import create_app
+from kt.server.generation import Generations
 from kt.server.serve import Server, reserve, url_of
 from tests.fakes import ASSISTANT, BOS, END, SPECIAL, USER, FakeExecutor, FakeTokenizer
 
@@ -50,12 +51,12 @@ class TextTokenizer(FakeTokenizer):
 
 @dataclass
 class Running:
-    """A server under test. engine: its engine; http: a client of it."""
+    """A server under test. engine: its engine; http: a client; generations: what it answers."""
 
     url: str
     engine: Engine
     http: httpx.Client
-    server: Server
+    generations: Generations
 
     def chat(self, text: str = "hello", **fields: Any) -> httpx.Response:
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
@@ -91,7 +92,7 @@ def running(executor: FakeExecutor, tokenizer: Any = None, **options: Any) -> It
         stack.callback(setattr, server, "should_exit", True)
         assert ready.wait(10)
         http = stack.enter_context(httpx.Client(base_url=url_of(listener), timeout=20))
-        yield Running(url_of(listener), engine, http, server)
+        yield Running(url_of(listener), engine, http, app.state.generations)
 
 
 @pytest.fixture

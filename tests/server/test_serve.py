@@ -17,7 +17,9 @@ import httpx
 import pytest
 
 from kt.errors import UsageError
-from kt.server import serve, state
+from kt.server import serve as serving
+from kt.server import state
+from tests.fakes import FakeExecutor
 from tests.server.conftest import MODEL
 from tests.server.test_chat_completions import events
 
@@ -156,21 +158,40 @@ def test_a_taken_port_is_said_before_anything_is_loaded(start):
         assert err.startswith(f"port {port} on 127.0.0.1 is already in use\n")
         assert "--port" in err
         with pytest.raises(UsageError, match="already in use"):
-            serve.check_port("127.0.0.1", port)
-    serve.check_port("127.0.0.1", port)
+            serving.check_port("127.0.0.1", port)
+    serving.check_port("127.0.0.1", port)
 
 
 def test_a_reserved_port_is_taken():
-    with serve.reserve("127.0.0.1", 0) as listener:
+    with serving.reserve("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1"):
-            serve.reserve("127.0.0.1", port)
+            serving.reserve("127.0.0.1", port)
+
+
+def test_small_answers_are_sent_at_once(random_server):
+    """Nagle's algorithm and delayed acknowledgements together would add 40 ms to each."""
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert random_server.complete("x", max_tokens=1).status_code == 200
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(20)) < 0.03
+
+
+def test_a_server_that_ends_takes_no_requests(serve):
+    server = serve(FakeExecutor())
+    server.generations.close("bye")
+    response = server.chat()
+    assert response.status_code == 503
+    assert response.json()["error"]["message"] == "bye"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
 def test_an_address_that_others_reach_needs_a_key(host):
     with pytest.raises(UsageError) as refused:
-        serve.reserve(host, 0)
+        serving.reserve(host, 0)
     assert "--api-key" in refused.value.hint
 
 
@@ -183,20 +204,20 @@ def test_with_a_key_any_address_is_served(start):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
 def test_loopback_addresses_need_none(host):
-    assert serve.is_loopback(host)
+    assert serving.is_loopback(host)
 
 
 def test_an_address_of_another_machine():
     with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1"):
-        serve.reserve("192.0.2.1", 0, api_keys=["k"])
+        serving.reserve("192.0.2.1", 0, api_keys=["k"])
     with pytest.raises(UsageError, match="cannot listen on no such host"):
-        serve.reserve("no such host", 0, api_keys=["k"])
+        serving.reserve("no such host", 0, api_keys=["k"])
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_is_none(port):
     with pytest.raises(UsageError, match="is not a port"):
-        serve.reserve("127.0.0.1", port)
+        serving.reserve("127.0.0.1", port)
 
 
 def live_state(pid: int, port: int) -> state.ServerState:
@@ -205,7 +226,7 @@ def live_state(pid: int, port: int) -> state.ServerState:
 
 def test_the_state_file(tmp_path):
     home = tmp_path / "a" / "b"
-    with serve.reserve("127.0.0.1", 0) as listener:
+    with serving.reserve("127.0.0.1", 0) as listener:
         written = live_state(os.getpid(), listener.getsockname()[1])
         path = state.write(home, written)
         assert path.stat().st_mode & 0o777 == 0o600
@@ -220,7 +241,7 @@ def test_the_state_file(tmp_path):
 
 
 def test_a_state_file_whose_port_refuses_is_removed(tmp_path):
-    with serve.reserve("127.0.0.1", 0) as listener:
+    with serving.reserve("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
     path = state.write(tmp_path, live_state(os.getpid(), port))
     assert state.read(tmp_path) is None
@@ -231,7 +252,7 @@ def test_a_state_file_of_a_dead_process_is_removed(tmp_path):
     dead = subprocess.Popen(["true"])
     dead.wait()
     # Something else listens where the dead server did.
-    with serve.reserve("127.0.0.1", 0) as listener:
+    with serving.reserve("127.0.0.1", 0) as listener:
         path = state.write(tmp_path, live_state(dead.pid, listener.getsockname()[1]))
         assert state.read(tmp_path) is None
         assert not path.exists()
