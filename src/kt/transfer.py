@@ -132,7 +132,7 @@ class Transfer:
         if self.done:
             headers["Range"] = f"bytes={self.done}-"
         try:
-            with get_session().stream("GET", self.url, headers=headers, timeout=30) as response:
+            with get_session().stream("GET", self.url, headers=headers, timeout=15) as response:
                 if response.status_code in (408, 429) or response.status_code >= 500:
                     return f"the hub answered {response.status_code}"
                 hf_raise_for_status(response)

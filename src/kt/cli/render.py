@@ -1,7 +1,7 @@
 """The one module that prints. Results go to stdout; progress, notes and errors go to stderr.
 
 Nothing here decides anything. On a terminal there are colours and live bars; into a file or a pipe
-go plain lines, unwrapped, and a bar becomes one line at its start and one at its end.
+go plain lines, unwrapped, and a bar becomes a line at its start, its end, and now and then between.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rich.console import Console
@@ -28,6 +29,9 @@ Update = Callable[[int, int], None]
 """update(done, total): how far a job is, in bytes or in pieces."""
 
 Justify = Literal["left", "right"]
+
+PLAIN_SECONDS = 30.0
+"""Without a terminal, a long job says this often how far it is."""
 
 _PIPE_WIDTH = 4096  # wide enough that nothing is wrapped where a program reads
 
@@ -166,19 +170,26 @@ def _live_bar(label: str, unit: str) -> Iterator[Update]:
 
 @contextmanager
 def _plain_lines(label: str, unit: str) -> Iterator[Update]:
-    state = [0, 0]
-    start = time.monotonic()
+    start = last = time.monotonic()
+    first: int | None = None
+    known_total = 0
 
     def update(done: int, total: int) -> None:
-        if total != state[1]:
+        nonlocal last, first, known_total
+        now = time.monotonic()
+        if total != known_total:
             note(f"{label}: {_amount(total, unit)}")
-        state[:] = done, total
+            first, known_total = done, total
+        elif now - last >= PLAIN_SECONDS and first is not None and done > first:
+            rate = (done - first) / (now - start)
+            left = timedelta(seconds=round((total - done) / rate))
+            note(f"{label}: {_amount(done, unit)}, {_amount(rate, unit)}/s, {left} left")
+            last = now
 
     yield update
-    seconds = time.monotonic() - start
-    if state[1]:
-        note(f"{label}: done in {seconds:.1f} s")
+    if known_total:
+        note(f"{label}: done in {time.monotonic() - start:.1f} s")
 
 
-def _amount(count: int, unit: str) -> str:
-    return format_bytes(count) if unit == "bytes" else str(count)
+def _amount(count: float, unit: str) -> str:
+    return format_bytes(count) if unit == "bytes" else f"{count:.0f}"
