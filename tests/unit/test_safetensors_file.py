@@ -81,6 +81,13 @@ def test_shards_without_an_index_are_refused(copy):
         open_checkpoint(copy)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": 1}', "{}"])
+def test_an_index_that_is_none_is_refused(copy, text):
+    (copy / INDEX).write_text(text)
+    with pytest.raises(ModelError, match="is no safetensors index"):
+        open_checkpoint(copy)
+
+
 def test_an_index_cannot_name_files_elsewhere(copy):
     (copy / INDEX).write_text(json.dumps({"weight_map": {"x": "../../etc/passwd"}}))
     with pytest.raises(ModelError, match="outside its folder"):

@@ -43,10 +43,11 @@ def is_safetensors_folder(folder: Path) -> bool:
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder by name. Raises one ModelError that lists every fault."""
-    weight_map = _weight_map(folder)
+    if not (folder / INDEX).is_file():
+        return read_file(_only_file(folder))
     faults: list[str] = []
     tensors: dict[str, Tensor] = {}
-    for name in sorted(set(weight_map.values())):
+    for name, keys in _read_index(folder / INDEX).items():
         if not (folder / name).is_file():
             faults.append(f"shard {name} is missing")
             continue
@@ -55,12 +56,11 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         except ModelError as error:
             faults.append(error.message)
             continue
-        keys = [key for key, place in weight_map.items() if place == name]
-        faults += [f"{key} is in the index, but not in {name}" for key in keys if key not in shard]
         faults += [
-            f"{key} is in {name}, but not in the index"
-            for key in shard
-            if weight_map.get(key) != name
+            f"{key} is in the index, but not in {name}" for key in sorted(keys - shard.keys())
+        ]
+        faults += [
+            f"{key} is in {name}, but not in the index" for key in sorted(shard.keys() - keys)
         ]
         tensors.update(shard)
     if faults:
@@ -79,11 +79,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
     return {name: _tensor(path, data, start, name, row) for name, row in header.items()}
 
 
-def _weight_map(folder: Path) -> dict[str, str]:
-    """Tensor name -> file name. Without an index there must be exactly one file."""
-    index = folder / INDEX
-    if index.is_file():
-        return _read_index(index)
+def _only_file(folder: Path) -> Path:
     files = sorted(folder.glob("*.safetensors"))
     if len(files) != 1:
         names = ", ".join(file.name for file in files[:10])
@@ -91,19 +87,21 @@ def _weight_map(folder: Path) -> dict[str, str]:
             f"{folder} holds {len(files)} safetensors files ({names}) and no {INDEX}",
             hint=f"Download {INDEX} too.",
         )
-    return dict.fromkeys(read_file(files[0]), files[0].name)
+    return files[0]
 
 
-def _read_index(index: Path) -> dict[str, str]:
+def _read_index(index: Path) -> dict[str, set[str]]:
+    """Shard -> names of the tensors in it."""
+    shards: dict[str, set[str]] = {}
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
-        pairs = {str(key): str(name) for key, name in weight_map.items()}
+        for key, name in json.loads(index.read_bytes())["weight_map"].items():
+            shards.setdefault(str(name), set()).add(key)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ModelError(f"{index} is not a safetensors index", hint="Download it again.") from None
-    for name in set(pairs.values()):
+        raise ModelError(f"{index} is no safetensors index", hint="Download it again.") from None
+    for name in shards:
         if name != Path(name).name:
             raise ModelError(f"{index} names a file outside its folder: {name!r}")
-    return pairs
+    return dict(sorted(shards.items()))
 
 
 def _header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
