@@ -19,14 +19,15 @@ LFS_MINIMUM = 1000  # files of at least so many bytes are served as LFS files
 
 @dataclass
 class Repo:
-    """files by path. gated: only with the token "secret". cut: bytes of one response's body before
-    it is dropped."""
+    """files: content by path. gated: only with the token "secret". cuts: after how many bytes the
+    next bodies are dropped. lies: other content than announced. cdn: files are at another origin."""
 
     files: dict[str, bytes]
     gated: bool = False
     cuts: list[int] = field(default_factory=list)
     lies: dict[str, bytes] = field(default_factory=dict)
     ignore_range: bool = False
+    cdn: bool = False
 
     @property
     def commit(self) -> str:
@@ -43,6 +44,7 @@ class Request:
     method: str
     path: str
     range: str | None
+    authorization: str | None
     sent: int = 0
 
 
@@ -92,19 +94,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self._request = Request(self.command, path, self.headers.get("Range"))
+        self._request = Request(
+            self.command, path, self.headers.get("Range"), self.headers.get("Authorization")
+        )
         self.hub.requests.append(self._request)
         parts = path.strip("/").split("/")
+        if on_cdn := parts[0] == "cdn":
+            parts = parts[1:]
         api = parts[:2] == ["api", "models"]
         name = "/".join(parts[2:4] if api else parts[:2])
         repo = self.hub.repos.get(name)
         if repo is None:
             return self._refuse(401, "RepoNotFound")
-        if repo.gated and self.headers.get("Authorization") != "Bearer secret":
+        if repo.gated and not on_cdn and self.headers.get("Authorization") != "Bearer secret":
             return self._refuse(403, "GatedRepo")
         if api:
             return self._info(name, repo, parts[4:])
         if len(parts) > 4 and parts[2] == "resolve":
+            if repo.cdn and not on_cdn:
+                return self._redirect(f"/cdn{path}")
             return self._file(repo, parts[3], "/".join(parts[4:]))
         return self._refuse(404, "EntryNotFound")
 
@@ -112,6 +120,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("X-Error-Code", code)
         self.send_header("X-Error-Message", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _redirect(self, path: str) -> None:
+        """To another origin, as the hub does for large files."""
+        self.send_response(302)
+        self.send_header("Location", f"http://localhost:{self.server.server_address[1]}{path}")
         self.send_header("Content-Length", "0")
         self.end_headers()
 

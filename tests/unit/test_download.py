@@ -261,3 +261,34 @@ def test_a_hub_that_does_not_answer(hub: Hub, monkeypatch: pytest.MonkeyPatch) -
     assert "cannot reach the hub" in warnings[0]
     with pytest.raises(DownloadError, match="cannot reach the hub"):
         download.fetch(Entry(name="g", repo="owner/gguf"))
+
+
+def test_a_token_stays_with_the_hub(hub: Hub) -> None:
+    repo = hub.repos["owner/model"]
+    repo.gated = repo.cdn = True
+    repo.cuts = [1_000_000]
+    folder = download.fetch(MODEL, token="secret")
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    served = [request for request in hub.requests if request.path.startswith("/cdn/")]
+    assert [request.range for request in served[-2:]] == [None, "bytes=1000000-"]
+    for request in hub.requests:
+        expected = None if request.path.startswith("/cdn/") else "Bearer secret"
+        assert request.authorization == expected
+
+
+def test_one_bad_shard_of_many(hub: Hub) -> None:
+    names = [f"model-{i}.safetensors" for i in range(6)]
+    index = {"weight_map": {name: name for name in names}}
+    files = {name: name.encode() * 200 for name in names}
+    files |= {"config.json": CONFIG, "model.safetensors.index.json": json.dumps(index).encode()}
+    entry = Entry(name="s", repo="owner/sharded")
+    repo = hub.repos["owner/sharded"] = Repo(files, lies={names[3]: b"?" * 3800})
+    with pytest.raises(DownloadError, match=f"{names[3]} arrived damaged"):
+        download.fetch(entry)
+    assert not download.is_cached(entry)
+    repo.lies.clear()
+    hub.requests.clear()
+    folder = download.fetch(entry)
+    assert all((folder / name).read_bytes() == files[name] for name in names)
+    assert hub.sent(names[3]) == [len(files[names[3]])]
+    assert hub.sent(names[0]) == []
