@@ -29,8 +29,11 @@ typedef float f32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 
 constexpr int kLanes = 8;
+constexpr int kUnit = 4 * kLanes; /* rows of weights are padded to this */
 constexpr int kBlock = 1024; /* elements summed in float32 before they join a double */
 constexpr int kSmall = 512; /* elements between two bisection bounds that are worth sorting */
+constexpr int kStride = 64; /* elements passed over at once when none of them matters */
+constexpr uint32_t kFar = 0x37800000u; /* bits of 2^-16: what filters keep mostly weighs more */
 constexpr int kMaxBest = 20; /* room per row in kt_sample's best_ids */
 constexpr float kGreedy = 1e-5f; /* temperatures below are greedy: the quotient would overflow */
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -70,6 +73,8 @@ inline f32x8 load(const float *from) {
   std::memcpy(&v, from, sizeof v);
   return v;
 }
+
+inline int32_t pad(int32_t n, int32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /* The last, incomplete vector of n elements at `from`, filled up with `rest`. */
 inline f32x8 load_tail(const float *from, int n, float rest) {
@@ -148,7 +153,6 @@ inline double log_sum_exp(const float *x, int32_t n) {
 
 /* Ids of the `count` largest, best first, lowest index first among equals. */
 inline void best_ids_of(const float *x, int32_t n, int32_t count, int32_t *ids) {
-  constexpr int32_t kStride = 64; /* elements passed over at once when none is good enough */
   int32_t held = 0;
   for (int32_t start = 0; start < n && count > 0; start += kStride) {
     const int32_t end = std::min(start + kStride, n);
@@ -167,6 +171,8 @@ inline void best_ids_of(const float *x, int32_t n, int32_t count, int32_t *ids) 
 /* What a thread keeps from row to row, so that sampling does not allocate. */
 struct Scratch {
   std::vector<float> weights; /* [vocab padded] */
+  std::vector<float> near_weights; /* those that a filter can still keep, padded */
+  std::vector<int32_t> near_ids;
   std::vector<double> block_sums;
   std::vector<int32_t> uses; /* [vocab] 0, or 1 + uses in the output; all 0 between rows */
   std::vector<int32_t> seen; /* ids with uses > 0 */
@@ -259,18 +265,28 @@ inline float from_bits(uint32_t bits) {
   return value;
 }
 
+/* Calls take(i) for the elements in (low, high], in order. */
+template <class Take>
+void for_each_between(const float *weights, int32_t n, float low, float high, Take take) {
+  for (int32_t start = 0; start < n; start += kStride) {
+    const int32_t end = std::min(start + kStride, n);
+    if (!(maximum(weights + start, end - start) > low)) continue;
+    for (int32_t i = start; i < end; ++i) {
+      if (weights[i] > low && weights[i] <= high) take(i);
+    }
+  }
+}
+
 /* The shortest start of the sorted row that reaches `goal`, which is measured by `measure` (mass or
  * count of an Amount) and by `worth` (of one element). Weights lie in [0, 1]; positive floats sort
  * like their bits. */
 template <class Measure, class Worth>
 Cut cut_at(const float *weights, int32_t n, double goal, Measure measure, Worth worth,
            Scratch &scratch) {
-  uint32_t low = 0,
-           high =
-               0x3F800000u; /* 0 and 1: measure above low reaches the goal, above high does not */
+  /* What lies above low reaches the goal, what lies above high does not. */
+  uint32_t low = 0, high = 0x3F800000u, middle = kFar;
   Amount over_low = above(weights, n, 0.0f), over_high = {0.0, 0};
   if (measure(over_low) < goal) return kKeepAll;
-  uint32_t middle = 0x37800000u; /* 2^-16: real distributions end soon after */
   while (high - low > 1 && over_low.count - over_high.count > kSmall) {
     const Amount over = above(weights, n, from_bits(middle));
     const bool reached = measure(over) >= goal;
@@ -279,38 +295,37 @@ Cut cut_at(const float *weights, int32_t n, double goal, Measure measure, Worth 
     middle = low + (high - low) / 2;
   }
   scratch.sorted.clear();
-  for (int32_t i = 0; i < n; ++i) {
-    if (weights[i] > from_bits(low) && weights[i] <= from_bits(high))
-      scratch.sorted.emplace_back(-weights[i], i);
-  }
+  for_each_between(weights, n, from_bits(low), from_bits(high),
+                   [&](int32_t i) { scratch.sorted.emplace_back(-weights[i], i); });
   std::sort(scratch.sorted.begin(), scratch.sorted.end());
   double reached = measure(over_high);
   for (const auto &[negative, index] : scratch.sorted) {
     reached += worth(-negative);
     if (reached >= goal) return {-negative, index};
   }
-  return {from_bits(low + 1),
-          std::numeric_limits<int32_t>::max()}; /* rounding: all of them are needed */
+  /* Rounding: all of them are needed. */
+  return {from_bits(low + 1), std::numeric_limits<int32_t>::max()};
 }
 
 inline double mass_of(const Amount &amount) { return amount.mass; }
 inline double count_of(const Amount &amount) { return amount.count; }
 
-/* top-k, then top-p of what that leaves, then min-p. */
-inline Cut filters(const float *weights, int32_t n, int32_t vocab, const kt_sampling &p,
+/* top-k, then top-p of what that leaves (of `mass` without top-k), then min-p. */
+inline Cut filters(const float *weights, int32_t n, double mass, const kt_sampling &p,
                    Scratch &scratch) {
   Cut cut = kKeepAll;
-  if (p.top_k > 0 && p.top_k < vocab) {
+  if (p.top_k > 0) {
     cut = cut_at(weights, n, p.top_k, count_of, [](float) { return 1.0; }, scratch);
+    if (cut.weight > 0) {
+      mass = above(weights, n, cut.weight).mass;
+      for (int32_t i = 0; i < n && i <= cut.index; ++i) {
+        if (weights[i] == cut.weight) mass += weights[i];
+      }
+    }
   }
   if (p.top_p < 1.0f) {
-    double mass = above(weights, n, cut.weight).mass;
-    for (int32_t i = 0; cut.weight > 0 && i < n && i <= cut.index; ++i) {
-      if (weights[i] == cut.weight) mass += weights[i];
-    }
-    const double goal = double{p.top_p} * mass;
-    cut = stricter(cut,
-                   cut_at(weights, n, goal, mass_of, [](float w) { return double{w}; }, scratch));
+    const auto worth = [](float w) { return double{w}; };
+    cut = stricter(cut, cut_at(weights, n, double{p.top_p} * mass, mass_of, worth, scratch));
   }
   if (p.min_p > 0.0f) cut = stricter(cut, {p.min_p, std::numeric_limits<int32_t>::max()});
   return cut;
@@ -318,21 +333,26 @@ inline Cut filters(const float *weights, int32_t n, int32_t vocab, const kt_samp
 
 /* ---- the draw
  * ------------------------------------------------------------------------------------*/
-/* weights[i] = e^((logits[i] - top) / temperature), zeros up to `padded`. */
-inline void weigh(const float *logits, int32_t vocab, int32_t padded, float top, float temperature,
-                  float *weights) {
+/* weights[i] = e^((logits[i] - top) / temperature), zeros up to `padded`. Returns their sum. */
+inline double weigh(const float *logits, int32_t vocab, int32_t padded, float top,
+                    float temperature, float *weights) {
   const float scale = 1.0f / temperature;
-  int32_t i = 0;
-  for (; i + kLanes <= vocab; i += kLanes) {
-    const f32x8 w = exp((load(logits + i) - top) * scale);
-    std::memcpy(weights + i, &w, sizeof w);
+  double total = 0;
+  for (int32_t start = 0; start < vocab; start += kBlock) {
+    const int32_t end = std::min(start + kBlock, vocab);
+    f32x8 part{};
+    for (int32_t i = start; i < end; i += kLanes) {
+      const f32x8 logit =
+          i + kLanes <= end ? load(logits + i) : load_tail(logits + i, end - i, -kInfinity);
+      const f32x8 w = exp((logit - top) * scale);
+      std::memcpy(weights + i, &w, sizeof w);
+      part += w;
+    }
+    total += sum(part);
   }
-  if (i < vocab) {
-    const f32x8 w = exp((load_tail(logits + i, vocab - i, -kInfinity) - top) * scale);
-    std::memcpy(weights + i, &w, sizeof w);
-    i += kLanes;
-  }
-  std::fill(weights + i, weights + padded, 0.0f);
+  const int32_t filled = pad(vocab, kLanes);
+  std::fill(weights + filled, weights + padded, 0.0f);
+  return total;
 }
 
 inline bool kept(float weight, int32_t index, Cut cut) {
@@ -391,16 +411,42 @@ inline int32_t draw(float *weights, int32_t n, Cut cut, double chance, Scratch &
   return last;
 }
 
+/* Moves what weighs more than 2^-16 into scratch.near_*, if the filters are certain to keep nothing
+ * else and it is a small part of the row. */
+inline bool narrow(const float *weights, int32_t n, double mass, const kt_sampling &p,
+                   Scratch &scratch) {
+  const float far = from_bits(kFar);
+  const Amount near = above(weights, n, far);
+  const bool by_rank = p.top_k > 0 && p.top_k <= near.count;
+  const bool by_mass = p.top_p < 1.0f && p.top_p * mass <= near.mass;
+  if (near.count > n / 8 || !(by_rank || (by_mass && p.top_k <= 0))) return false;
+  scratch.near_weights.clear();
+  scratch.near_ids.clear();
+  for_each_between(weights, n, far, 1.0f, [&](int32_t i) {
+    scratch.near_weights.push_back(weights[i]);
+    scratch.near_ids.push_back(i);
+  });
+  scratch.near_weights.resize(static_cast<size_t>(pad(near.count, kUnit)), 0.0f);
+  return true;
+}
+
 inline int32_t choose(const float *logits, int32_t vocab, const kt_sampling &p, Scratch &scratch) {
   const float top = maximum(logits, vocab);
   if (p.temperature < kGreedy || p.top_k == 1 || top == -kInfinity) return argmax(logits, vocab);
-  const int32_t padded = (vocab + 4 * kLanes - 1) / (4 * kLanes) * (4 * kLanes);
-  if (scratch.weights.size() < static_cast<size_t>(padded))
-    scratch.weights.resize(static_cast<size_t>(padded));
+  int32_t n = pad(vocab, kUnit);
+  if (scratch.weights.size() < static_cast<size_t>(n))
+    scratch.weights.resize(static_cast<size_t>(n));
   float *weights = scratch.weights.data();
-  weigh(logits, vocab, padded, top, p.temperature, weights);
-  const Cut cut = filters(weights, padded, vocab, p, scratch);
-  return draw(weights, padded, cut, uniform(p.seed, p.position), scratch);
+  const double mass = weigh(logits, vocab, n, top, p.temperature, weights);
+  const double chance = uniform(p.seed, p.position);
+  const bool filtered = (p.top_k > 0 && p.top_k < vocab) || p.top_p < 1.0f;
+  if (filtered && narrow(weights, n, mass, p, scratch)) {
+    weights = scratch.near_weights.data();
+    n = static_cast<int32_t>(scratch.near_weights.size());
+    const Cut cut = filters(weights, n, mass, p, scratch);
+    return scratch.near_ids[static_cast<size_t>(draw(weights, n, cut, chance, scratch))];
+  }
+  return draw(weights, n, filters(weights, n, mass, p, scratch), chance, scratch);
 }
 
 }  // namespace sampling
