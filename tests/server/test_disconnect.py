@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -43,6 +44,18 @@ def test_in_decode(serve, stream):
     server.wait_until_idle(1.0)
 
 
+def test_leaving_is_no_failure_of_the_server(serve, caplog):
+    server = serve(FakeExecutor(latency=0.01, context=100_000, n_pages=12_500))
+    with caplog.at_level(logging.INFO, "kt.server"):
+        connection = raw_request(server, False)
+        wait_for(server, lambda stats: stats.completion_tokens > 3)
+        connection.close()
+        server.wait_until_idle(1.0)
+        wait_for(server, lambda _: " /v1/chat/completions " in caplog.text)
+    assert " /v1/chat/completions 499 " in caplog.text
+    assert "ERROR" not in caplog.text
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_in_prefill(serve, stream):
     # 512 tokens a step: the prompt takes 20 steps of 50 ms.
@@ -75,6 +88,13 @@ def test_one_of_several_answers_does_not_stay(serve):
     with server.http.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}) as answer:
         next(answer.iter_bytes())
         assert server.engine.stats().running == 4
+    server.wait_until_idle(1.0)
+
+
+def test_one_prompt_of_many_that_is_refused_stops_all(serve):
+    server = serve(FakeExecutor(latency=0.01, context=10_000, n_pages=1250))
+    response = server.complete(["a", "b", "x" * 10_000], max_tokens=9000, ignore_eos=True)
+    assert response.json()["error"]["code"] == "context_length_exceeded"
     server.wait_until_idle(1.0)
 
 

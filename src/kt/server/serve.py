@@ -164,7 +164,6 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             grace.cancel()
-            self._generations.stop()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
