@@ -20,7 +20,7 @@ LFS_MINIMUM = 1000  # files of at least so many bytes are served as LFS files
 @dataclass
 class Repo:
     """files: content by path. gated: only with the token "secret". cuts: after how many bytes the
-    next bodies are dropped. lies: other content than announced. cdn: files are at another origin."""
+    next bodies are dropped. lies: other content than announced. cdn: files are elsewhere."""
 
     files: dict[str, bytes]
     gated: bool = False

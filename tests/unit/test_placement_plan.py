@@ -17,7 +17,7 @@ from kt.placement import budget, plan
 from kt.placement.refusal import PlanDoesNotFit
 from kt.units import GIB, MIB, Choice
 from kt.weights.checkpoint import open_checkpoint
-from tests.tiny import tiny_gguf
+from tests.tiny import tiny_gguf, tiny_llama
 
 Planner = Callable[..., plan.Plan]
 MACHINES = Path(__file__).parents[1] / "data" / "machines"
@@ -55,12 +55,16 @@ def test_a_large_machine_gets_everything(planner: Planner) -> None:
 
 
 def test_half_of_what_is_left_goes_to_the_context(planner: Planner) -> None:
-    made = planner(planner.rest + 1000 * planner.page)  # type: ignore[attr-defined]
+    usable = planner.rest + 1000 * planner.page  # type: ignore[attr-defined]
+    made = planner(usable)
     # 500 pages hold 16000 positions; the round number below is 12288 = 384 pages
     assert made.context.value == 12_288
     assert "of the model's 100000" in made.context.reason
     assert made.n_pages.value == 500
     assert "16000 positions are shared by up to 8 sequences" in made.n_pages.reason
+    assert planner(usable, context=12_288).n_pages.value == 500
+    # Who asks for both gets both if there is room at all.
+    assert planner(usable, context=8192, max_batch=3).n_pages.value == 3 * 256
 
 
 def test_a_small_machine_gives_all_that_is_left(planner: Planner) -> None:
@@ -105,7 +109,7 @@ def test_a_refusal_counts_and_names_a_context_that_fits(planner: Planner) -> Non
 
 def test_a_refusal_names_a_quantisation_that_fits(tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
-    checkpoint = open_checkpoint(tiny_gguf(tmp_path / "t.gguf", encoding="F32", **sizes))
+    checkpoint = open_checkpoint(tiny_llama(tmp_path / "m", dtype="float32", **sizes))
     spec = families.spec(checkpoint)
     values = 4 * 3 * 512 * 2048
 

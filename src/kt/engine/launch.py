@@ -70,7 +70,7 @@ def prepare(
     machine: Machine,
     *,
     name: str,
-    variant: Choice[Variant] | None = None,
+    variant: Choice[Variant] | str | None = None,
     context: int | None = None,
     max_batch: int | None = None,
     threads: int | None = None,
@@ -79,7 +79,7 @@ def prepare(
 
     Raises ModelError (files), MachineError (no variant), UsageError (values), DoesNotFit.
     """
-    chosen = variant or select(machine.cpu, None)
+    chosen = variant if isinstance(variant, Choice) else select(machine.cpu, variant)
     checkpoint = open_checkpoint(path)
     try:
         spec = families.spec(checkpoint)

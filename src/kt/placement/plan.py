@@ -105,7 +105,8 @@ def plan(
     page = budget.page_bytes(spec)
     free_pages = (usable.value - sum(parts.values())) // page
     positions = _context(spec, context, free_pages)
-    pages = _pages(positions.value, batch.value, free_pages)
+    room = free_pages if context and max_batch else free_pages // 2
+    pages = _pages(positions.value, batch.value, room)
     parts = _with_kv(parts, pages.value * page)
     result = Plan(
         model=model,
@@ -148,17 +149,16 @@ def context_sizes(limit: int) -> list[int]:
     return sorted(s for power in powers for s in (power, power * 3 // 2) if s <= limit)
 
 
-def _pages(context: int, max_batch: int, free_pages: int) -> Choice[int]:
-    """Enough for `max_batch` full contexts if half of what is left allows it, and at least for
-    one."""
+def _pages(context: int, max_batch: int, room: int) -> Choice[int]:
+    """Enough for `max_batch` full contexts if they go into `room` pages, and at least for one."""
     one = budget.pages_for(context)
-    if one * max_batch <= max(one, free_pages // 2):
+    if one * max_batch <= max(one, room):
         return Choice(one * max_batch, f"{max_batch} sequences of {context} positions")
-    pages = max(one, free_pages // 2)
+    pages = max(one, room)
     return Choice(
         pages,
-        f"half of the memory left by the weights, at least one full context; "
-        f"{pages * budget.PAGE_TOKENS} positions are shared by up to {max_batch} sequences",
+        f"what memory allows; {pages * budget.PAGE_TOKENS} positions are shared by up to "
+        f"{max_batch} sequences",
     )
 
 
