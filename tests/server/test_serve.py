@@ -148,6 +148,19 @@ def test_kill_leaves_no_confusion(start, tmp_path):
     assert state.read(tmp_path).pid == again.process.pid
 
 
+def test_a_home_that_cannot_be_written_is_a_warning(tmp_path):
+    (tmp_path / "file").touch()
+    server = Process(tmp_path / "file")
+    try:
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        server.process.terminate()
+        status, out, err = server.end()
+        assert (status, out) == (0, "closed\n")
+        assert f"kt chat will need --url {server.url}" in err
+    finally:
+        server.process.kill()
+
+
 def test_a_taken_port_is_said_before_anything_is_loaded(start):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -39,8 +39,7 @@ def chat(
 ) -> None:
     """Talk to a running model.
 
-    Reads the question from the argument, from standard input (`cat file | kt chat "summarise"`),
-    or asks for it.
+    The question is the argument, or what is piped in (cat file | kt chat "summarise"), or both.
     """
     from kt.chat.client import Client, find_url
     from kt.chat.session import Session

@@ -132,7 +132,10 @@ def _announce(
     url = url_of(listener)
     if home is not None:
         found = state.ServerState(url, os.getpid(), app.state.model, time.time())
-        state.write(home, found)
+        try:
+            state.write(home, found)
+        except OSError as error:
+            log.warning("kt chat will need --url %s: cannot write to %s (%s)", url, home, error)
     if ready is not None:
         ready(url)
 
