@@ -63,7 +63,9 @@ inline void encode_block(int encoding, void *row, int64_t nb, int64_t b, vf lo, 
     float *meta = reinterpret_cast<float *>(p + nb * kBlock * kActBytes);
     int32_t *sums = reinterpret_cast<int32_t *>(meta + 2 * nb);
     const int32_t sum_lo = vi_sum(a), sum_hi = vi_sum(c);
-    const float scale = peak / 127.0f;
+    // NaN if a value is NaN or infinite, else 0: codes cannot say so, the scale can.
+    const float broken = vf_sum(vf_add(vf_mul(lo, vf_zero()), vf_mul(hi, vf_zero())));
+    const float scale = peak / 127.0f + broken;
     meta[b] = scale;
     meta[nb + b] = scale * float(sum_lo + sum_hi);
     sums[b] = -(sum_lo + sum_hi);

@@ -3,10 +3,11 @@
 
 namespace kt {
 
-// e^x to about 1 ulp for x <= 88; 0 below -87.3. Range reduction by log 2 and a degree-6
+// e^x to about 1 ulp for x <= 88; 0 below -103.9; NaN stays NaN (max and min return their second
+// operand then). Range reduction by log 2 and a degree-6
 // polynomial.
 inline vf vf_exp(vf x) {
-  const vf clipped = vf_max(vf_min(x, vf_set1(88.0f)), vf_set1(-104.0f));
+  const vf clipped = vf_max(vf_set1(-104.0f), vf_min(vf_set1(88.0f), x));
   const vi n = vi_round(vf_mul(clipped, vf_set1(1.44269504f)));
   const vf nf = vf_from(n);
   vf r = vf_fma(nf, vf_set1(-0.693145752f), clipped);
