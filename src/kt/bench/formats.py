@@ -1,0 +1,73 @@
+"""The formats that weights are benched in: their names, and what they are packed from."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kt.errors import UsageError
+
+Peak = Literal["fma_f32", "dot_int8", "dot_bf16"]
+PEAKS: Final[tuple[Peak, ...]] = ("dot_int8", "dot_bf16", "fma_f32")
+"""The instruction kinds of kt_peak in native/include/kt.h, lower case."""
+
+ATTENTION_PEAK: Final[Peak] = "dot_bf16"
+"""Keys and values are bfloat16."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """packed: kt.h's name without KT_. source: the encoding (kt.weights.encodings) that random
+    weights are made in; F32 where the kernels round floats themselves. peak: the instruction kind
+    that computes it. names: what else users call it."""
+
+    packed: str
+    source: str
+    peak: Peak
+    names: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As in --format and in JSON."""
+        return self.packed.lower()
+
+
+FORMATS: Final[tuple[Format, ...]] = (
+    Format("F32", "F32", "fma_f32"),
+    Format("F16", "F32", "fma_f32"),
+    Format("BF16", "F32", "dot_bf16"),
+    Format("I8_G32", "F32", "dot_int8", ("int8", "q8_0")),
+    Format("I8_G32M", "Q5_1", "dot_int8", ("q5_1",)),
+    Format("I8_K16", "Q6_K", "dot_int8", ("q6_k",)),
+    Format("I8_K32M", "Q5_K", "dot_int8", ("q5_k",)),
+    Format("I4_G32", "F32", "dot_int8", ("int4", "q4_0")),
+    Format("I4_G32M", "F32", "dot_int8", ("q4_1",)),
+    Format("I4_K32M", "Q4_K", "dot_int8", ("q4_k",)),
+    Format("I5_G32", "Q5_0", "dot_int8", ("q5_0",)),
+)
+
+_BY_PACKED: Final = {row.packed: row for row in FORMATS}
+_BY_NAME: Final = {name: row for row in FORMATS for name in (row.name, *row.names)}
+
+
+def find(name: str) -> Format:
+    """The format that a user calls `name`, in any case. Raises UsageError."""
+    found = _BY_NAME.get(name.lower())
+    if found is None:
+        close = difflib.get_close_matches(name.lower(), _BY_NAME, n=1)
+        meant = f"Did you mean {close[0]}? " if close else ""
+        raise UsageError(
+            f"--format {name}: there is no such format", hint=f"{meant}There are {listing()}."
+        )
+    return found
+
+
+def of_packed(packed: str) -> Format:
+    """The row of a packed format, by kt.h's name without KT_."""
+    return _BY_PACKED[packed]
+
+
+def listing() -> str:
+    """All names, as one line."""
+    return ", ".join(" = ".join((row.name, *row.names)) for row in FORMATS)

@@ -1,0 +1,215 @@
+"""`kt bench`: a model, or one MoE layer, against the limits of this machine."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from kt import settings
+from kt.cli import bench_view, render
+from kt.errors import UsageError
+from kt.units import Choice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kt.catalog import Entry
+    from kt.kernels.variants import Variant
+    from kt.machine.facts import Machine
+
+DEFAULT = "model"
+
+
+class _DefaultGroup(TyperGroup):
+    """`kt bench MODEL` is `kt bench model MODEL`; `./experts` names a file of that name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+bench = typer.Typer(
+    cls=_DefaultGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure a model, or one MoE layer, against the machine's limits.\n\n"
+    "kt bench MODEL measures a model, kt bench experts one layer.",
+)
+
+Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: see kt doctor.")]
+VariantName = Annotated[
+    str | None, typer.Option(help="Kernel variant, to go below what the CPU can do.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object; docs/bench.md names its fields.")
+]
+
+
+@bench.command("model")
+def bench_model(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Alias, path, or owner/name[:QUANTISATION].")
+    ],
+    prefill: Annotated[
+        str | None, typer.Option(metavar="N[,N...]", help="Prompt lengths. Default: 128,512.")
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]", help="Positions before the decoded tokens. Default: 128,1024."
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(metavar="N[,N...]", help="Sequences at once. Default: 1,4.")
+    ] = None,
+    decode: Annotated[
+        int, typer.Option(min=0, help="Tokens decoded in a repetition; 0: only prefill.")
+    ] = 16,
+    repeat: Annotated[int, typer.Option(min=1, help="Repetitions, after one to warm up.")] = 3,
+    threads: Threads = None,
+    variant: VariantName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure prefill and decode of a model (the default: `kt bench MODEL`)."""
+    from kt import catalog
+
+    numbers = _numbers(prefill=prefill, context=context, batch=batch)
+    entry = catalog.resolve(model)
+    from kt.bench import model as measure
+
+    machine = _survey()
+    prepared, wanted = measure.ready(
+        _locate(entry),
+        machine,
+        measure.Wanted(**numbers, decode=decode, repeat=repeat),
+        name=entry.name,
+        variant=_variant(machine, variant),
+        threads=threads,
+    )
+    with closing(prepared.checkpoint):
+        with render.progress(f"Loading {entry.name}") as update:
+            executor = measure.load(prepared, update)
+        with closing(executor):
+            report = measure.bench(
+                prepared, executor, wanted, cpu=machine.cpu.model, say=render.note
+            )
+    if as_json:
+        render.json(report.to_json())
+    else:
+        bench_view.show_model(report)
+
+
+@bench.command("experts")
+def bench_experts(
+    hidden: Annotated[int, typer.Option(help="Width of the hidden state.")],
+    intermediate: Annotated[int, typer.Option(help="Width of an expert.")],
+    experts: Annotated[int, typer.Option(help="Experts of the layer.")],
+    top_k: Annotated[int, typer.Option(help="Experts that a token chooses.")],
+    weight_format: Annotated[
+        str, typer.Option("--format", help="bf16, int8, int4, q4_k, ...: docs/bench.md.")
+    ],
+    tokens: Annotated[
+        str, typer.Option(metavar="T[,T...]", help="Tokens computed at once.")
+    ] = "1,8,128,512",
+    layers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Layers to rotate over. Default: 1 GiB of weights or more."),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=2, help="Least repetitions of a measurement.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0, help="Least seconds of a measurement.")] = 1.0,
+    threads: Threads = None,
+    variant: VariantName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure one MoE layer with random weights."""
+    counts = _numbers(tokens=tokens)["tokens"]
+    assert counts is not None
+    from kt.bench import experts as measure
+    from kt.bench import formats
+    from kt.bench.expert_weights import Sizes
+    from kt.kernels.library import load
+
+    wanted = measure.Wanted(
+        Sizes(hidden, intermediate, experts, top_k),
+        formats.find(weight_format),
+        counts,
+        layers,
+        repeat,
+        seconds,
+    )
+    wanted.sizes.check(wanted.format)
+    machine = _survey()
+    chosen = _variant(machine, variant)
+    cpus = _workers(machine, threads)
+    report = measure.bench(
+        wanted,
+        load(chosen.value.name),
+        cpus.value,
+        variant=Choice(chosen.value.name, chosen.reason),
+        threads=Choice(len(cpus.value), cpus.reason),
+        cpu=machine.cpu.model,
+        usable=machine.memory.usable,
+        say=render.note,
+    )
+    if as_json:
+        render.json(report.to_json())
+    else:
+        bench_view.show_experts(report)
+
+
+def _survey() -> Machine:
+    from kt.machine.survey import survey
+
+    return survey(gpus=False)
+
+
+def _variant(machine: Machine, asked: str | None) -> Choice[Variant]:
+    from kt.kernels.variants import select
+
+    source = "--variant" if asked else "KT_VARIANT"
+    return select(machine.cpu, asked or settings.load().variant, source=source)
+
+
+def _workers(machine: Machine, threads: int | None) -> Choice[tuple[int, ...]]:
+    found = machine.worker_cpus
+    if threads is None:
+        return found
+    if not 1 <= threads <= len(found.value):
+        raise UsageError(
+            f"--threads {threads}: this machine has 1 to {len(found.value)} for kt ({found.reason})"
+        )
+    return Choice(found.value[:threads], "asked for")
+
+
+def _locate(entry: Entry) -> Path:
+    """The model's files. A measurement downloads nothing."""
+    if entry.path is not None:
+        return entry.path
+    from kt import download
+
+    if not download.is_cached(entry):
+        raise UsageError(
+            f"{entry.repo} is not downloaded yet", hint=f"kt run {entry.name} downloads it."
+        )
+    return download.fetch(entry, offline=True)
+
+
+def _numbers(**texts: str | None) -> dict[str, tuple[int, ...] | None]:
+    """Option -> its numbers, without repetitions; None where it was left out. Raises UsageError."""
+    return {name: None if text is None else _list(name, text) for name, text in texts.items()}
+
+
+def _list(name: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    bad = next((part for part in parts if not part.isdecimal() or int(part) < 1), None)
+    if bad is not None:
+        raise UsageError(
+            f"--{name} {text}: {bad or 'an empty entry'} is not a positive whole number",
+            hint=f"Numbers with commas between them: --{name} 1,8,128",
+        )
+    return tuple(dict.fromkeys(int(part) for part in parts))

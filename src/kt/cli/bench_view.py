@@ -1,0 +1,155 @@
+"""How `kt bench` shows what it measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kt.cli import render
+from kt.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kt.bench.experts import ExpertPoint
+    from kt.bench.experts import Report as ExpertReport
+    from kt.bench.floors import Floors
+    from kt.bench.model import ModelPoint
+    from kt.bench.model import Report as ModelReport
+    from kt.bench.point import Point
+
+
+def show_model(report: ModelReport) -> None:
+    """Prefill beside the arithmetic floor, decode beside the bandwidth floor."""
+    plan = report.plan
+    _head(plan.model, report.cpu, plan.variant.value, len(plan.worker_cpus.value))
+    if report.prefill:
+        _show_prefill(report.prefill)
+    if report.decode:
+        _show_decode(report.decode)
+    _show_floors([p.point.floors for p in (*report.prefill, *report.decode)])
+
+
+def show_experts(report: ExpertReport) -> None:
+    """Every batch size beside both floors."""
+    sizes = report.wanted.sizes
+    name = (
+        f"One MoE layer: hidden {sizes.hidden}, intermediate {sizes.intermediate}, "
+        f"{sizes.experts} experts, top-{sizes.top_k}, {report.wanted.format.name}"
+    )
+    _head(name, report.cpu, report.variant.value, report.threads.value)
+    render.note(
+        f"{report.layers.value} layers in rotation, {format_bytes(report.weight_bytes)} "
+        f"({report.layers.reason})"
+    )
+    headers: list[tuple[str, render.Justify]] = [
+        ("TOKENS", "right"),
+        ("MS MEDIAN", "right"),
+        ("BEST", "right"),
+        ("REST", "right"),
+        ("EXPERTS", "right"),
+        ("GB/s", "right"),
+        ("Gop/s", "right"),
+        ("READ FLOOR", "right"),
+        ("OP FLOOR", "right"),
+        ("REACHED", "right"),
+        ("ERROR", "right"),
+    ]
+    render.table(headers, [_expert_cells(point) for point in report.points])
+    _show_floors([p.point.floors for p in report.points])
+
+
+def _head(name: str, cpu: str, variant: str, threads: int) -> None:
+    render.result(f"{name}\n{cpu}, {variant}, {threads} {'thread' if threads == 1 else 'threads'}")
+
+
+def _expert_cells(row: ExpertPoint) -> list[str]:
+    point, seconds = row.point, row.point.timing.median or float("inf")
+    return [
+        str(row.tokens),
+        _ms(point.timing.median),
+        _ms(point.timing.best),
+        f"{row.rest.median / row.call.median:.1%}",
+        f"{row.active:.0f}",
+        f"{point.nbytes / seconds / 1e9:.1f}",
+        f"{point.all_operations / seconds / 1e9:.0f}",
+        _ms(point.bandwidth_seconds),
+        _ms(point.arithmetic_seconds),
+        _reached(point, point.floor_seconds),
+        f"{row.error:.1e}",
+    ]
+
+
+def _show_prefill(points: Sequence[ModelPoint]) -> None:
+    headers: list[tuple[str, render.Justify]] = [
+        ("TOKENS", "right"),
+        ("TOKENS/s MEDIAN", "right"),
+        ("BEST", "right"),
+        ("Gop/TOKEN", "right"),
+        ("Gop/s", "right"),
+        ("FLOOR TOKENS/s", "right"),
+        ("REACHED", "right"),
+    ]
+    rows = [
+        [
+            str(row.tokens),
+            f"{row.rate:.1f}",
+            f"{row.best_rate:.1f}",
+            f"{row.point.all_operations / row.tokens / 1e9:.3f}",
+            f"{row.point.all_operations / row.point.timing.median / 1e9:.0f}",
+            f"{row.tokens / row.point.arithmetic_seconds:.1f}",
+            _reached(row.point, row.point.arithmetic_seconds),
+        ]
+        for row in points
+    ]
+    render.table(headers, rows, title="Prefill, beside the arithmetic floor")
+
+
+def _show_decode(points: Sequence[ModelPoint]) -> None:
+    headers: list[tuple[str, render.Justify]] = [
+        ("CONTEXT", "right"),
+        ("BATCH", "right"),
+        ("TOKENS/s MEDIAN", "right"),
+        ("BEST", "right"),
+        ("READ/TOKEN", "right"),
+        ("OF IT KV", "right"),
+        ("GB/s", "right"),
+        ("FLOOR TOKENS/s", "right"),
+        ("REACHED", "right"),
+    ]
+    rows = [
+        [
+            str(row.context),
+            str(row.batch),
+            f"{row.rate:.1f}",
+            f"{row.best_rate:.1f}",
+            format_bytes(row.point.nbytes / row.tokens),
+            format_bytes(row.work.parts["attention"].nbytes / row.tokens),
+            f"{row.point.nbytes / row.point.timing.median / 1e9:.1f}",
+            f"{row.tokens / row.point.bandwidth_seconds:.1f}",
+            _reached(row.point, row.point.bandwidth_seconds),
+        ]
+        for row in points
+    ]
+    render.table(headers, rows, title="Decode, beside the bandwidth floor")
+
+
+def _show_floors(floors: Sequence[Floors]) -> None:
+    """The range of every floor over all samples: how noisy the machine was."""
+    samples = [floors[0].before, *(f.after for f in floors)]
+    rows = [("memory reads", "GB/s", [s.read for s in samples])]
+    for kind in samples[0].peaks:
+        rows.append((kind, "Gop/s", [s.peaks[kind] for s in samples]))
+    cells = [
+        [name, " ".join(f"{value / 1e9:.1f}" for value in values), unit]
+        for name, unit, values in rows
+    ]
+    headers: list[tuple[str, render.Justify]] = [("", "left"), ("", "left"), ("", "left")]
+    render.table(headers, cells, title="Floors, before and after every row")
+
+
+def _reached(point: Point, floor: float) -> str:
+    return f"{point.fraction(floor):.0%}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}" if seconds < 0.1 else f"{seconds * 1e3:.1f}"
