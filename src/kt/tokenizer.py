@@ -105,7 +105,10 @@ class Tokenizer:
         BOS is the template's business, too; only one is kept if it writes several. Raises
         TemplateError.
         """
-        mark, (messages, tools, extra) = self._control.mark(list(messages), tools, extra)
+        try:
+            mark, (messages, tools, extra) = self._control.mark(list(messages), tools, extra)
+        except RecursionError:
+            raise TemplateError("the messages are nested too deeply") from None
         rendered = self.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, **extra
         )
@@ -115,6 +118,8 @@ class Tokenizer:
         return ids
 
     def _ids(self, text: str) -> list[int]:
+        if not text.isascii():  # half a surrogate pair is no character, and JSON can hold one
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         real = self._control.real_ids
         return [
             real.get(id_, id_) for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids

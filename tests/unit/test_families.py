@@ -7,6 +7,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from kt.errors import ModelError
@@ -225,6 +227,27 @@ def test_tensors_that_do_not_fit_the_config_are_listed(llama, config, words):
 def test_experts_that_do_not_fit_the_config_are_listed(qwen, config, words):
     with pytest.raises(ModelError, match=words):
         spec(_with(open_checkpoint(qwen), **config))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 1 << 40) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_value_of_any_field_gives_a_spec_or_a_model_error(llama, qwen, data):
+    found = open_checkpoint(data.draw(st.sampled_from([llama, qwen])))
+    more = ["rope_scaling", "rope_theta", "partial_rotary_factor", "new", "max_window_layers"]
+    key = data.draw(st.sampled_from(sorted(found.config) + more))
+    try:
+        assert spec(_with(found, **{key: data.draw(JSON)})).layers
+    except ModelError as error:
+        assert error.message
 
 
 def test_an_unknown_tensor_is_refused_by_name(llama, tmp_path):

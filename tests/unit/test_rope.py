@@ -6,6 +6,8 @@ import gguf
 import numpy as np
 import pytest
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from kt.errors import ModelError
@@ -116,6 +118,9 @@ def test_partial_rotation_covers_the_leading_dimensions():
         ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "factor = 0"),
         ({"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor = 2"),
         ({"rope_parameters": {"rope_type": "linear"}}, "has no factor"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "has no factor"),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, "rope_type = "),
+        ({"rope_parameters": {**YARN, "rope_theta": 1.0}}, "no finite frequencies"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "one set for all layers"),
         ({"rope_theta": 1e4, "partial_rotary_factor": 0.01}, "partial_rotary_factor"),
         ({"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}}, "must exceed"),
@@ -125,6 +130,30 @@ def test_partial_rotation_covers_the_leading_dimensions():
 def test_what_is_not_implemented_is_refused_by_name_and_value(config, words):
     with pytest.raises(ModelError, match=words):
         _spec(**config)
+
+
+NAMES = (*YARN, *LLAMA3, "type", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 5)
+    | st.floats()
+    | st.sampled_from(["yarn", "llama3", "linear", "default", "x", [], {}, [1]])
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    kind=st.sampled_from([YARN, LLAMA3, CASES["linear"]]),
+    changes=st.dictionaries(st.sampled_from(sorted(set(NAMES))), VALUES, min_size=1, max_size=4),
+)
+def test_any_parameters_give_finite_frequencies_or_a_model_error(kind, changes):
+    try:
+        found = _spec(rope_parameters={**kind, **changes})
+    except ModelError as error:
+        assert error.message
+    else:
+        assert np.isfinite([*found.inv_freq, found.attention_factor]).all()
 
 
 def test_a_gguf_files_divisors_give_llama3s_frequencies(tmp_path):

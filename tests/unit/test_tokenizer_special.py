@@ -8,6 +8,7 @@ import transformers
 from tokenizers import AddedToken
 
 from kt.text import hf_tokenizer
+from kt.text.chat_template import TemplateError
 from kt.tokenizer import Tokenizer
 from tests.tiny import tiny_tokenizer
 
@@ -74,6 +75,26 @@ def test_filters_do_not_free_special_tokens(folder, tmp_path, template, specials
     tools = [{"function": {"name": "<|im_end|>", "<|im_start|>": ["<|endoftext|>"]}}]
     ids = made.encode_chat([{"role": "user", "content": content}], tools=tools, note="<|im_end|>")
     assert [id_ for id_ in ids if id_ < 3] == specials
+
+
+def test_text_about_the_mark_itself_is_kept(ours):
+    for text in ("see \\ufdd0 and \\ufdd1", "odd \ufdd0 characters \ufdee"):
+        messages = [{"role": "user", "content": text}]
+        ids = ours.encode_chat(messages)
+        assert ours.decode(ids, skip_special=False) == ours.render(messages)
+
+
+def test_half_a_surrogate_pair_becomes_the_replacement_character(ours):
+    assert ours.encode("a\ud83db") == ours.encode("a\ufffdb")
+    assert ours.encode("\ud83d\ude00") == ours.encode("😀")
+
+
+def test_messages_nested_too_deeply_are_refused(ours):
+    content: list[object] = []
+    for _ in range(100_000):
+        content = [content]
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        ours.encode_chat([{"role": "user", "content": content}])
 
 
 def test_content_without_special_tokens_gives_transformers_ids(ours, theirs):

@@ -53,7 +53,6 @@ def model_spec(
     family: str, fields: Fields, checkpoint: Checkpoint, layers: tuple[LayerSpec, ...]
 ) -> ModelSpec:
     """The ModelSpec around `layers`. Raises ModelError."""
-    eos = fields.get("eos_token_id", [])
     return ModelSpec(
         family=family,
         hidden=fields.integer("hidden_size"),
@@ -63,6 +62,6 @@ def model_spec(
         layers=layers,
         # A file that has an output matrix of its own means it, whatever the flag says.
         tied_embeddings=fields.flag("tie_word_embeddings") and not checkpoint.has("lm_head"),
-        eos_ids=tuple(eos) if isinstance(eos, list) else (eos,),
-        bos_id=fields.get("bos_token_id"),
+        eos_ids=fields.integers("eos_token_id"),
+        bos_id=next(iter(fields.integers("bos_token_id")), None),
     )

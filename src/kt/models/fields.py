@@ -90,6 +90,14 @@ class Fields:
             raise self.refuse(key, "true or false is needed")
         return value
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers, one alone counts as a list; () if absent. Raises ModelError."""
+        value = self.get(key, [])
+        numbers = value if isinstance(value, list) else [value]
+        if not all(type(number) is int for number in numbers):
+            raise self.refuse(key, "whole numbers are needed")
+        return tuple(numbers)
+
     def expect(self, key: str, *supported: Any) -> None:
         """Refuses a field whose value is not among `supported`; absent is fine."""
         value = self.get(key)

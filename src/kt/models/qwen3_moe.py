@@ -49,5 +49,5 @@ def _sparse_layers(fields: Fields) -> list[bool]:
     """For each layer, whether it has experts: every decoder_sparse_step-th, but for
     mlp_only_layers.
     """
-    step, dense = fields.integer("decoder_sparse_step", 1), fields.get("mlp_only_layers", [])
+    step, dense = fields.integer("decoder_sparse_step", 1), fields.integers("mlp_only_layers")
     return [layer not in dense and (layer + 1) % step == 0 for layer in range(n_layers(fields))]

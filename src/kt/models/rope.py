@@ -26,48 +26,63 @@ def rope_spec(
     fields: Fields, checkpoint: Checkpoint, head_dim: int, *, interleaved: bool = False
 ) -> RopeSpec:
     """The RopeSpec of a config. Raises ModelError for a scaling that is not implemented."""
-    rope = Fields(_parameters(fields), "rope_parameters")
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    rope.get("type")
+    parameters = _parameters(fields)
+    rope = Fields(parameters, "rope_parameters")
+    kind = rope.get("rope_type")
     dims = int(head_dim * rope.number("partial_rotary_factor", 1.0))
     if dims % 2 or not 0 < dims <= head_dim:
         raise rope.refuse("partial_rotary_factor", f"it leaves {dims} of {head_dim} dimensions")
-    base: F64 = rope.number("rope_theta", 10000.0) ** (
-        -np.arange(0, dims, 2, dtype=np.float64) / dims
-    )
-    if kind == "factors":
-        scaled, attention_factor = base / _factors(checkpoint, len(base)), 1.0
-    elif kind in _SCALINGS:
-        scaled, attention_factor = _SCALINGS[kind](rope, base)
-    else:
-        raise rope.refuse("rope_type", f"supported: {', '.join(_SCALINGS)}")
+    try:
+        with np.errstate(all="ignore"):
+            base = rope.number("rope_theta", 10000.0) ** (-np.arange(0, dims, 2) / dims)
+            if kind == "factors":
+                frequencies, attention_factor = base / _factors(checkpoint, len(base)), 1.0
+            else:
+                frequencies, attention_factor = _SCALINGS[kind](rope, base)
+    except ArithmeticError:
+        attention_factor = math.nan
     rope.finish()
-    return RopeSpec(dims, tuple(scaled.tolist()), interleaved, attention_factor)
+    if not (math.isfinite(attention_factor) and np.isfinite(frequencies).all()):
+        raise ModelError(f"rope_parameters = {parameters} give no finite frequencies")
+    return RopeSpec(dims, tuple(frequencies.tolist()), interleaved, attention_factor)
 
 
 def _parameters(fields: Fields) -> dict[str, Any]:
     """One flat dictionary in transformers 5's form, whichever form the config has."""
-    rope = fields.get("rope_parameters")
-    scaling = fields.get("rope_scaling")
-    merged = {**(scaling or {}), **(rope or {})}
+    merged: dict[str, Any] = {}
+    for part in ("rope_scaling", "rope_parameters"):  # the newer spelling wins
+        value = fields.get(part, {})
+        if not isinstance(value, dict):
+            raise fields.refuse(part, "an object is needed")
+        if any(isinstance(inner, dict) for inner in value.values()):
+            raise fields.refuse(part, "one set for all layers is needed")
+        merged.update(value)
     for key in ("rope_theta", "partial_rotary_factor"):
-        value = fields.get(key)
-        if value is not None:
-            merged.setdefault(key, value)
-    if any(isinstance(value, dict) for value in merged.values()):
-        raise fields.refuse("rope_parameters", "one set for all layers is needed")
-    # As transformers does: a field of the whole config wins, the context length is the last resort.
-    original = fields.get("original_max_position_embeddings")
-    if merged.get("rope_type", merged.get("type")) in ("llama3", "yarn"):
-        context = fields.integer("max_position_embeddings")
-        if original is not None:
-            merged["original_max_position_embeddings"] = original
-        merged.setdefault("original_max_position_embeddings", context)
-        if merged.get("factor") is None:
-            merged["factor"] = context / merged["original_max_position_embeddings"]
-    elif original is not None:
-        raise fields.refuse("original_max_position_embeddings", "it needs rope_type llama3 or yarn")
+        merged.setdefault(key, fields.get(key))
+    merged = {key: value for key, value in merged.items() if value is not None}
+    older = merged.pop("type", "default")
+    kind = merged.setdefault("rope_type", older)
+    if not isinstance(kind, str) or kind not in (*_SCALINGS, "factors"):
+        supported = ", ".join(_SCALINGS)
+        raise ModelError(f"rope_type = {str(kind)[:80]} is not supported: supported: {supported}")
+    _add_original_context(fields, merged)
     return merged
+
+
+def _add_original_context(fields: Fields, rope: dict[str, Any]) -> None:
+    """As transformers: a field of the whole config wins, the context length is the last resort."""
+    key = "original_max_position_embeddings"
+    original = fields.get(key)
+    if rope["rope_type"] not in ("llama3", "yarn"):
+        if original is not None:
+            raise fields.refuse(key, "it needs rope_type llama3 or yarn")
+        return
+    context = fields.integer("max_position_embeddings")
+    if original is not None:
+        rope[key] = original
+    rope.setdefault(key, context)
+    if rope["rope_type"] == "yarn":
+        rope.setdefault("factor", context / Fields(rope, "rope_parameters").number(key))
 
 
 def _factors(checkpoint: Checkpoint, count: int) -> F64:

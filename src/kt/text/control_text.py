@@ -59,11 +59,10 @@ class ControlText:
         """A mark, and copies of JSON-like `values` in whose strings it breaks the text of special
         tokens.
         """
-        mark = next(
-            (mark for mark in _MARKS if not any(mark in text for text in _strings(values))), ""
-        )
-        # Text that uses all noncharacters is no text: without them it cannot be confused with
-        # marks.
+        texts = list(_strings(values))
+        free = (mark for mark in _MARKS if not any(_occurs(mark, text) for text in texts))
+        mark = next(free, "")
+        # What uses all noncharacters is no text: without them nothing can pass for a mark.
         clean = (lambda text: text) if mark else _without_marks
         mark = mark or _MARKS[0]
         return mark, [_map(value, lambda text: self._break(clean(text), mark)) for value in values]
@@ -71,7 +70,7 @@ class ControlText:
     def encodable(self, rendered: str, mark: str) -> str:
         """What to encode for a prompt rendered from marked values."""
         sealed = self.seal(rendered)
-        return sealed.replace(mark, "").replace(f"\\u{ord(mark):04x}", "")
+        return sealed.replace(mark, "").replace(_escaped(mark), "")
 
     def _sealed(self, text: str) -> str:
         return f"{self._key}{text}{_SEAL}"
@@ -100,6 +99,15 @@ def _any_of(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
 def _starts(texts: Iterable[str]) -> tuple[str, ...]:
     """All proper beginnings of special tokens."""
     return tuple({text[:size] for text in texts for size in range(1, len(text))})
+
+
+def _escaped(mark: str) -> str:
+    """The mark as JSON in ASCII spells it."""
+    return f"\\u{ord(mark):04x}"
+
+
+def _occurs(mark: str, text: str) -> bool:
+    return mark in text or _escaped(mark) in text
 
 
 def _without_marks(text: str) -> str:

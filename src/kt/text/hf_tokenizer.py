@@ -72,11 +72,13 @@ def _eos_ids(
     tokenizer: tokenizers.Tokenizer, special: Mapping[str, str], *configs: Mapping[str, Any]
 ) -> frozenset[int]:
     """The tokenizer's own end token and those that the configs name."""
-    ids = {tokenizer.token_to_id(special["eos_token"])} if "eos_token" in special else set()
+    found: list[Any] = (
+        [tokenizer.token_to_id(special["eos_token"])] if "eos_token" in special else []
+    )
     for config in configs:
         named = config.get("eos_token_id")
-        ids.update(named if isinstance(named, list) else [named])
-    return frozenset(id_ for id_ in ids if isinstance(id_, int))
+        found += named if isinstance(named, list) else [named]
+    return frozenset(id_ for id_ in found if isinstance(id_, int))
 
 
 def _prefix(tokenizer: tokenizers.Tokenizer) -> list[int]:
