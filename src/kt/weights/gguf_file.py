@@ -168,7 +168,7 @@ def _scalars(reader: _Reader, kind: int, count: int, what: str) -> Any:
     part = reader.take(count * dtype.itemsize, what)
     if kind == 7:  # any byte but 0 is true; numpy's bool must hold 0 or 1
         return np.frombuffer(part, np.uint8) != 0
-    return np.frombuffer(part, dtype)
+    return np.frombuffer(part, dtype).copy()  # a view would keep the whole map alive
 
 
 def _alignment(metadata: dict[str, Any]) -> int:
