@@ -16,7 +16,7 @@ from kt.errors import KtError
 from kt.server.app import create_app
 from kt.server.serve import reserve, serve
 from tests.fakes import FakeExecutor, replying
-from tests.server.conftest import TextTokenizer
+from tests.server.harness import TextTokenizer
 
 
 def say(line: str) -> None:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.fakes import FakeExecutor
-from tests.server.conftest import MODEL
+from tests.server.harness import MODEL
 
 KEYS = ("first-key", "zweiter-schlüssel")
 

@@ -11,7 +11,7 @@ import pytest
 
 from kt.errors import KtError
 from tests.fakes import FakeExecutor
-from tests.server.conftest import MODEL, Running, TextTokenizer, running
+from tests.server.harness import MODEL, Running, TextTokenizer, running
 
 JSON = {"content-type": "application/json"}
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from kt.engine.request import Request, Sampling
 from tests.fakes import FakeExecutor, replying
-from tests.server.conftest import TextTokenizer
+from tests.server.harness import TextTokenizer, events
 
 ANSWER = "Grüße aus Paris 🙂 und 東京."
-
-
-def events(text: str) -> list[Any]:
-    """The data of each server-sent event; the text must be nothing but such events."""
-    lines = text.split("\n\n")
-    assert lines.pop() == ""
-    assert all(line.startswith("data: ") and "\n" not in line for line in lines)
-    data = [line.removeprefix("data: ") for line in lines]
-    return [json.loads(item) if item != "[DONE]" else item for item in data]
 
 
 def test_a_whole_answer(serve):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import BOS, END, USER, FakeExecutor, replying
-from tests.server.test_chat_completions import events
+from tests.server.harness import events
 
 
 def test_a_whole_answer(serve):

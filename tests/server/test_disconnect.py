@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.fakes import FakeExecutor
-from tests.server.conftest import MODEL, Running, TextTokenizer
+from tests.server.harness import MODEL, Running, TextTokenizer
 
 
 def wait_for(server: Running, condition) -> None:

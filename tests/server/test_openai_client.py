@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.fakes import FakeExecutor, replying
-from tests.server.conftest import MODEL, running
+from tests.server.harness import MODEL, running
 
 ANSWER = "Grüße 🙂"
 QUESTION = [{"role": "user", "content": "hi"}]

@@ -20,8 +20,7 @@ from kt.errors import UsageError
 from kt.server import serve as serving
 from kt.server import state
 from tests.fakes import FakeExecutor
-from tests.server.conftest import MODEL
-from tests.server.test_chat_completions import events
+from tests.server.harness import MODEL, events
 
 ROOT = Path(__file__).parents[2]
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}

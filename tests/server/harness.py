@@ -1,0 +1,105 @@
+"""A real server on a free loopback port, in a thread, over an engine with a fake executor."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from kt.engine.engine import Engine
+from kt.server.app import create_app
+from kt.server.generation import Generations
+from kt.server.serve import Server, reserve, url_of
+from tests.fakes import ASSISTANT, BOS, END, SPECIAL, USER, FakeExecutor, FakeTokenizer
+
+MODEL = "fake-1b"
+INFO = {
+    "model": MODEL,
+    "aliases": ["fake", "/models/fake.gguf"],
+    "variant": {"value": "avx512_vnni", "reason": "the best that this CPU has"},
+}
+
+
+class TextTokenizer(FakeTokenizer):
+    """The fake with what the server asks for beyond it: a BOS, and names of special tokens."""
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        return [BOS, *self.ids(text, special)]
+
+    def ids(self, text: str, special: bool) -> list[int]:
+        return super().encode(text, special=special)
+
+    def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
+        names = {number: name for name, number in SPECIAL.items()}
+        if not skip_special and ids[0] in names:
+            return names[ids[0]]
+        return super().decode(ids)
+
+    def encode_chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> list[int]:
+        ids = [BOS]
+        for message in messages:
+            mark = ASSISTANT if message["role"] == "assistant" else USER
+            ids += [mark, *self.ids(str(message["content"]), False), END]
+        return [*ids, ASSISTANT]
+
+
+@dataclass
+class Running:
+    """A server under test. engine: its engine; http: a client; generations: what it answers."""
+
+    url: str
+    engine: Engine
+    http: httpx.Client
+    generations: Generations
+
+    def chat(self, text: str = "hello", **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def complete(self, prompt: Any = "hello", **fields: Any) -> httpx.Response:
+        return self.http.post("/v1/completions", json={"model": MODEL, "prompt": prompt, **fields})
+
+    def wait_until_idle(self, seconds: float = 5.0) -> None:
+        """Fails unless the engine has nothing to do and all pages back within `seconds`."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            stats = self.engine.stats()
+            if not stats.running and not stats.waiting and stats.pages_free == stats.pages_total:
+                return
+            time.sleep(0.01)
+        pytest.fail(f"still busy: {self.engine.stats()}")
+
+
+@contextmanager
+def running(executor: FakeExecutor, tokenizer: Any = None, **options: Any) -> Iterator[Running]:
+    tokenizer = tokenizer or TextTokenizer()
+    with ExitStack() as stack:
+        engine = Engine(executor, tokenizer, model_name=MODEL, max_batch=8).start()
+        stack.callback(engine.close, 0.0)
+        app = create_app(engine, tokenizer, INFO, **options)
+        listener = reserve("127.0.0.1", 0)
+        ready = threading.Event()
+        server = Server(app, ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(setattr, server, "should_exit", True)
+        assert ready.wait(10)
+        http = stack.enter_context(httpx.Client(base_url=url_of(listener), timeout=20))
+        yield Running(url_of(listener), engine, http, app.state.generations)
+
+
+def events(text: str) -> list[Any]:
+    """The data of each server-sent event; the text must be nothing but such events."""
+    lines = text.split("\n\n")
+    assert lines.pop() == ""
+    assert all(line.startswith("data: ") and "\n" not in line for line in lines)
+    data = [line.removeprefix("data: ") for line in lines]
+    return [json.loads(item) if item != "[DONE]" else item for item in data]
