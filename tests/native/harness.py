@@ -289,7 +289,8 @@ class Program:
         desc = ffi.new("kt_program_desc *")
         ops = ffi.new("kt_op[]", [op[0] for op in builder.ops])
         widths = ffi.new("int32_t[]", [width for _, width in builder.slots.values()])
-        desc.n_ops, desc.n_slots, desc.max_tokens = len(builder.ops), len(widths), max_tokens
+        desc.n_ops, desc.n_slots = len(builder.ops), len(widths)
+        desc.max_tokens = desc.max_logits = max_tokens
         desc.n_kv_layers, desc.n_pages = builder.layers, builder.pages
         desc.n_kv_heads, desc.head_dim = builder.n_kv_heads, builder.head_dim
         desc.logits_slot = builder.ops[-1].out
