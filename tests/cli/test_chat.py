@@ -168,6 +168,18 @@ def test_a_server_that_dies_in_the_middle(tmp_path):
     assert b"Traceback" not in err
 
 
+def test_without_any_standard_input(home):
+    done = subprocess.run(
+        f"{' '.join(KT)} hi <&-",
+        shell=True,
+        capture_output=True,
+        env=environment(home),
+        cwd=home,
+        timeout=30,
+    )
+    assert (done.stdout.decode(), done.stderr) == (ANSWER, b"")
+
+
 def test_a_reader_that_leaves_is_no_error(home):
     done = subprocess.run(
         f"{' '.join(KT)} hi | head -c 2",

@@ -207,6 +207,12 @@ def test_an_address_that_others_reach_needs_a_key(host):
     assert "--api-key" in refused.value.hint
 
 
+@pytest.mark.parametrize("keys", [[""], ["k", " "]])
+def test_an_empty_key_is_none(keys):
+    with pytest.raises(UsageError, match="key is empty"):
+        serving.reserve("127.0.0.1", 0, api_keys=keys)
+
+
 def test_with_a_key_any_address_is_served(start):
     server = start("--host", "0.0.0.0", "--key", "k")
     assert server.url.startswith("http://127.0.0.1:")

@@ -63,7 +63,7 @@ def chat(
 
 def _question(prompt: str | None) -> str | None:
     """The argument, what is piped in, or both; None if the user should be asked."""
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         return prompt
     piped = sys.stdin.buffer.read().decode(errors="replace").strip()
     question = "\n\n".join(part for part in (prompt, piped) if part)

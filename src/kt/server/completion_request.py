@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from kt.server.schemas import MAX_CHOICES, MAX_TOKENS, Generation
+from kt.server.schemas import MAX_TOKENS, Generation
 
 MAX_PROMPTS = 64
+MAX_ANSWERS = 256
 
 
 def _is_ids(value: Any) -> bool:
@@ -63,7 +64,7 @@ class CompletionRequest(Generation):
 
     @model_validator(mode="after")
     def _bounded_choices(self) -> CompletionRequest:
-        if len(self.prompt) * self.n > MAX_PROMPTS * MAX_CHOICES // 4:
+        if len(self.prompt) * self.n > MAX_ANSWERS:
             raise ValueError(f"{len(self.prompt)} prompts times n = {self.n} are too many answers")
         return self
 

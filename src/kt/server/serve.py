@@ -48,6 +48,8 @@ def reserve(host: str, port: int, *, api_keys: Sequence[str] = ()) -> socket.soc
     port 0 takes a free one. Raises UsageError: the port is taken or not allowed, the host is not
     an address of this machine, or others could reach it and there is no API key.
     """
+    if not all(key.strip() for key in api_keys):
+        raise UsageError("an API key is empty", hint="give --api-key a long random text")
     if not is_loopback(host) and not api_keys:
         raise UsageError(
             f"anyone who reaches {host} could use this server",
