@@ -253,6 +253,25 @@ def test_top_p_of_a_wide_row_has_the_right_border(sample: Sampler, spread: float
     assert abs(mean_rank - weighted) < 0.06
 
 
+def test_filters_reach_far_below_the_best(sample: Sampler) -> None:
+    """Token 7 weighs 1, each of the others 2^-17; they are kept lowest index first."""
+    vocab, far = 150_000, 2.0**-17
+    logits = np.full(vocab, math.log(far), np.float32)
+    logits[7] = 0.0
+    got = draws(sample, logits, 400, top_k=100_000)
+    assert abs((got == 7).mean() - 1 / (1 + 99_999 * far)) < 0.1
+    assert got.max() < 100_000 and got.max() > 95_000
+    got = draws(sample, logits, 400, top_p=0.9)
+    border = (0.9 * (1 + (vocab - 1) * far) - 1) / far
+    assert border * 0.96 < got.max() < border + 2
+
+
+def test_a_row_without_a_best_gives_a_valid_id(sample: Sampler) -> None:
+    for value in (-np.inf, np.nan):
+        [got] = sample(np.full(100, value, np.float32), [make()])
+        assert got.token == 0
+
+
 def test_minus_infinity_is_never_drawn(sample: Sampler) -> None:
     logits = np.full(1000, -np.inf, np.float32)
     logits[[3, 900]] = 0.0
