@@ -203,7 +203,7 @@ def test_logprobs(serve):
     assert all(len(token["top_logprobs"]) == 2 for token in content)
     # A half of a character has no text of its own.
     assert content[1]["top_logprobs"][0] == {"token": "\ufffd", "logprob": 0.0, "bytes": None}
-    assert b"".join(bytes(token["bytes"]) for token in content) == "hé".encode()
+    assert b"".join(bytes(token["bytes"] or []) for token in content) == "hé".encode()
     without = server.chat(logprobs=True).json()["choices"][0]["logprobs"]["content"]
     assert all(token["top_logprobs"] == [] for token in without)
 

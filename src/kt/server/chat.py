@@ -67,6 +67,6 @@ class ChatForm:
 
 
 def _entry(text: str, logprob: float | None) -> dict[str, Any]:
-    """bytes is null for a token that holds a part of a character only."""
-    content = None if "\ufffd" in text else list(text.encode())
+    """bytes is null for a token without text of its own, such as a part of a character."""
+    content = None if not text or "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": logprob, "bytes": content}
