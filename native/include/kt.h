@@ -155,6 +155,7 @@ typedef struct kt_program_desc {
   int32_t n_ops;
   int32_t n_slots;
   int32_t max_tokens; /* rows of a batch */
+  int32_t max_logits; /* rows of a batch that need logits */
   int32_t n_kv_layers;
   int32_t n_pages; /* per layer */
   int32_t n_kv_heads;

@@ -88,7 +88,7 @@ inline std::string Program::check_op(const Step &s) const {
 
 inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
   pool_ = pool, d_ = d;
-  if (d.n_ops < 1 || d.n_slots < 1 || d.max_tokens < 1 || d.logits_slot < 0 ||
+  if (d.n_ops < 1 || d.n_slots < 1 || d.max_tokens < 1 || d.max_logits < 1 || d.logits_slot < 0 ||
       d.logits_slot >= d.n_slots)
     return "program description";
   slots_ = std::vector<Slot>(size_t(d.n_slots));
@@ -115,6 +115,9 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
       if (tables_.size() > kMaxTables) return "more than 4 rotary tables";
     }
     if (s.op.kind == KT_OP_SELECT) selected = true;
+    Slot &written = slots_[size_t(s.op.out)];
+    written.capacity = std::max<int64_t>(
+        written.capacity, selected || s.op.kind == KT_OP_SELECT ? d.max_logits : d.max_tokens);
     steps_.push_back(std::move(s));
   }
   return reserve();
@@ -158,7 +161,7 @@ inline std::string Program::reserve() {
     for (int e = 0; e < ENC_COUNT; e++) {
       if (!s.wanted[e]) continue;
       s.row_bytes[e] = encoded_row_bytes(e, s.width);
-      if (!s.memory[e].reserve(tokens * s.row_bytes[e])) return no_memory;
+      if (!s.memory[e].reserve(s.capacity * s.row_bytes[e])) return no_memory;
     }
   }
   for (Table &t : tables_)
@@ -213,6 +216,8 @@ inline std::string Program::check_batch(const kt_batch &b) const {
       for (int i = 0; i < rows; i++)
         if (b.tokens[i] < 0 || b.tokens[i] >= s.op.w[0].n)
           return "a token id is outside the vocabulary";
+  if (b.n_logits < 0 || b.n_logits > d_.max_logits)
+    return "more logits than the program was made for";
   for (int i = 0; i < b.n_logits; i++)
     if (b.logit_rows[i] < 0 || b.logit_rows[i] >= rows ||
         (i && b.logit_rows[i] <= b.logit_rows[i - 1]))

@@ -160,7 +160,8 @@ class Layers:
         ffi, lib = self._library.ffi, self._library.lib
         slots = ffi.new("int32_t[]", widths)
         desc = ffi.new("kt_program_desc *")
-        desc.n_ops, desc.n_slots, desc.max_tokens = len(ops), len(widths), batch
+        desc.n_ops, desc.n_slots = len(ops), len(widths)
+        desc.max_tokens = desc.max_logits = batch
         desc.ops, desc.slot_widths = ops, slots
         program = lib.kt_program_new(self._pool, desc)
         if program == ffi.NULL:

@@ -21,7 +21,8 @@ _BEST = 20  # room for the best log probabilities of a row in kt_sample
 
 
 class CpuExecutor:
-    """Executor on `cpus`, one pinned worker each. progress(done, total) counts packed bytes.
+    """Executor on `cpus`, one pinned worker each. max_logits: rows of a batch that want logits (0:
+    all of them). progress(done, total) counts packed bytes.
 
     Raises DoesNotFit when memory cannot be had. See kt.engine.batch.Executor for the methods.
     """
@@ -35,11 +36,13 @@ class CpuExecutor:
         cpus: Sequence[int],
         n_pages: int,
         max_batch_tokens: int,
+        max_logits: int = 0,
         progress: Progress | None = None,
     ) -> None:
         self.vocab = spec.vocab
         self.context = spec.context
         self.max_batch_tokens = max_batch_tokens
+        self._max_logits = max_logits or max_batch_tokens
         self.page_tokens = int(library.lib.kt_page_tokens())
         self.n_pages = n_pages
         self._library, self._ffi, self._lib = library, library.ffi, library.lib
@@ -192,7 +195,7 @@ class CpuExecutor:
             operations[i] = op[0]
         desc = ffi.new("kt_program_desc *")
         desc.n_ops, desc.n_slots = len(step.operations), len(step.slots)
-        desc.max_tokens = self.max_batch_tokens
+        desc.max_tokens, desc.max_logits = self.max_batch_tokens, self._max_logits
         desc.n_kv_layers, desc.n_pages = len(spec.layers), self.n_pages
         desc.n_kv_heads, desc.head_dim = attention.n_kv_heads, attention.head_dim
         desc.logits_slot = step.slots["logits"][0]

@@ -125,6 +125,7 @@ def launch(
         cpus=decided.worker_cpus.value,
         n_pages=decided.n_pages.value,
         max_batch_tokens=decided.max_batch_tokens,
+        max_logits=decided.max_batch.value,
         progress=progress,
     )
     try:
