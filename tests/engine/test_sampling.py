@@ -95,8 +95,11 @@ def random_logits(vocab: int, spread: float, seed: int) -> F32:
 
 def draws(sample: Sampler, logits: F32, count: int, **changes: Any) -> np.ndarray:
     """Ids of `count` draws at positions 0, 1, ... of one seed."""
-    params = [make(position=i, **changes) for i in range(count)]
-    return np.array([s.token for s in sample(np.tile(logits, (count, 1)), params)])
+    tokens: list[int] = []
+    for first in range(0, count, 32):  # a few large rows at a time
+        params = [make(position=i, **changes) for i in range(first, min(first + 32, count))]
+        tokens += [s.token for s in sample(np.tile(logits, (len(params), 1)), params)]
+    return np.array(tokens)
 
 
 # ---- random numbers
@@ -258,12 +261,12 @@ def test_filters_reach_far_below_the_best(sample: Sampler) -> None:
     vocab, far = 150_000, 2.0**-17
     logits = np.full(vocab, math.log(far), np.float32)
     logits[7] = 0.0
-    got = draws(sample, logits, 400, top_k=100_000)
-    assert abs((got == 7).mean() - 1 / (1 + 99_999 * far)) < 0.1
-    assert got.max() < 100_000 and got.max() > 95_000
-    got = draws(sample, logits, 400, top_p=0.9)
+    got = draws(sample, logits, 150, top_k=100_000)
+    assert abs((got == 7).mean() - 1 / (1 + 99_999 * far)) < 0.15
+    assert got.max() < 100_000 and got.max() > 90_000
+    got = draws(sample, logits, 150, top_p=0.9)
     border = (0.9 * (1 + (vocab - 1) * far) - 1) / far
-    assert border * 0.96 < got.max() < border + 2
+    assert border * 0.9 < got.max() < border + 2
 
 
 def test_a_row_without_a_best_gives_a_valid_id(sample: Sampler) -> None:
