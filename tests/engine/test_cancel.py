@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
@@ -98,8 +99,6 @@ def test_after_the_end_nothing_happens() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_random_cancels_leak_no_page(seed: int) -> None:
-    import random
-
     rng = random.Random(seed)
     executor = FakeExecutor(**(SMALL | {"n_pages": 40}))
     engine = make_engine(executor, max_batch=5, prefill_chunk=16)
