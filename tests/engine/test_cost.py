@@ -1,4 +1,4 @@
-"""What the engine costs: nothing when idle, little per token, one large prefill before the start."""
+"""What the engine costs: nothing when idle, little per token, one large prefill at the start."""
 
 from __future__ import annotations
 
