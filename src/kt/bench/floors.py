@@ -1,6 +1,8 @@
 """The machine's floors: how fast its workers read memory, and how fast they multiply and add.
 
-Machines are noisy, so the floors are sampled before and after every measurement, not once.
+Machines are noisy, so the floors are sampled before and after every measurement, not once. A sample
+is the best of many short slices: other programs only ever lower a slice, and between their turns
+even a busy machine shows what it can do.
 """
 
 from __future__ import annotations
@@ -10,22 +12,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
 from kt.bench.formats import PEAKS, Peak
+from kt.bench.timing import timed
 from kt.errors import DoesNotFit
 from kt.kernels.library import Library
 from kt.machine.tree import Tree
 from kt.units import MIB, format_bytes, parse_bytes
 
-SLICES: Final = 4
-"""A sample is the best of so many short ones: whatever disturbs a floor only lowers it."""
-READ_SECONDS: Final = 0.05
-PEAK_SECONDS: Final = 0.03
-FRESH_SECONDS: Final = 1.0
-"""A sample after one measurement is also the one before the next, unless it is older than this."""
+T = TypeVar("T")
+
+SAMPLE_SECONDS: Final = 0.15
+WINDOW: Final = 32 * MIB
+"""Read in a slice; the next slice reads on from there."""
+PEAK_SLICE_SECONDS: Final = 0.002
 LEAST_BUFFER: Final = 512 * MIB
 CACHE_FACTOR: Final = 4
 """A buffer this many times as large as the last-level caches is read from DRAM."""
@@ -33,8 +36,8 @@ CACHE_FACTOR: Final = 4
 
 @dataclass(frozen=True)
 class Rates:
-    """One sample: bytes read per second, and operations per second of each instruction kind (a
-    multiplication and an addition are two); all workers together."""
+    """One sample: bytes read, and operations of each instruction kind (a multiplication and an
+    addition are two), per second; all workers together."""
 
     read: float
     peaks: dict[Peak, float]
@@ -56,26 +59,19 @@ class Floors:
         """Operations per second of `kind`, the mean of both."""
         return (self.before.peaks[kind] + self.after.peaks[kind]) / 2
 
-    def bandwidth_seconds(self, nbytes: float) -> float:
-        """The least time to read `nbytes`."""
-        return nbytes / self.read
-
-    def arithmetic_seconds(self, operations: dict[Peak, float]) -> float:
-        """The least time to do `operations`, one kind after the other."""
-        return sum(count / self.peak(kind) for kind, count in operations.items() if count)
-
     def to_json(self) -> dict[str, Any]:
         """docs/bench.md names the fields."""
-        read = {"before": self.before.read, "after": self.after.read, "mean": self.read}
-        peaks = {
-            kind: {
-                "before": self.before.peaks[kind],
-                "after": self.after.peaks[kind],
-                "mean": self.peak(kind),
-            }
-            for kind in self.before.peaks
+        before, after = self.before, self.after
+        return {
+            "read_bytes_per_second": _rates(before.read, after.read),
+            "operations_per_second": {
+                kind: _rates(before.peaks[kind], after.peaks[kind]) for kind in before.peaks
+            },
         }
-        return {"read_bytes_per_second": read, "operations_per_second": peaks}
+
+
+def _rates(before: float, after: float) -> dict[str, float]:
+    return {"before": before, "after": after, "mean": (before + after) / 2}
 
 
 class Readable(Protocol):
@@ -115,34 +111,41 @@ class Meter:
         self._library, self._pool = library, pool
         self._memory = memory
         self._kinds = [kind for kind in PEAKS if kind in kinds]
-        self._last: Rates | None = None
-        self._taken = 0.0
+        self._at = 0
 
-    def sample(self) -> Rates:
-        """A fresh sample."""
-        lib = self._library.lib
-        memory = self._memory
-        read = _best(lambda: lib.kt_read_rate(self._pool, memory.data, memory.nbytes, READ_SECONDS))
+    def around(self, work: Callable[[], T]) -> tuple[T, Floors]:
+        """What `work` returns, and the floors before and after it."""
+        before = self._sample()
+        value = work()
+        return value, Floors(before, self._sample())
+
+    def _sample(self) -> Rates:
         peaks = {kind: _best(partial(self._peak, kind)) for kind in self._kinds}
-        self._last, self._taken = Rates(read, peaks), time.monotonic()
-        return self._last
+        return Rates(_best(self._read), peaks)
 
     def _peak(self, kind: Peak) -> float:
         lib = self._library.lib
         number = getattr(lib, f"KT_PEAK_{kind.upper()}")
-        return float(lib.kt_peak_rate(self._pool, number, PEAK_SECONDS))
+        return float(lib.kt_peak_rate(self._pool, number, PEAK_SLICE_SECONDS))
 
-    def around(self, work: Callable[[], Any]) -> tuple[Any, Floors]:
-        """What `work` returns, and the floors before and after it."""
-        before = self._last
-        if before is None or time.monotonic() - self._taken > FRESH_SECONDS:
-            before = self.sample()
-        value = work()
-        return value, Floors(before, self.sample())
+    def _read(self) -> float:
+        """Bytes per second of one pass over the next window. Timed from outside: the workers share
+        the memory, so what each alone would report does not add up."""
+        memory, read = self._memory, self._library.lib.kt_read_rate
+        window = min(WINDOW, memory.nbytes)
+        if self._at + window > memory.nbytes:
+            self._at = 0
+        start = self._library.ffi.cast("uint8_t *", memory.data) + self._at
+        self._at += window
+        return window / timed(lambda: read(self._pool, start, window, 0.0))
 
 
 def _best(measure: Callable[[], float]) -> float:
-    return max(float(measure()) for _ in range(SLICES))
+    end = time.monotonic() + SAMPLE_SECONDS
+    best = measure()
+    while time.monotonic() < end:
+        best = max(best, measure())
+    return best
 
 
 def cache_bytes(cpus: Sequence[int], root: Path = Path("/")) -> int:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kt.bench.floors import Floors
 from kt.bench.formats import Peak
 from kt.bench.timing import Timing
+
+
+class Fractions(NamedTuple):
+    """Floor divided by the time taken: 1 is all that the machine can do. larger: of the larger of
+    the two floors."""
+
+    bandwidth: float
+    arithmetic: float
+    larger: float
 
 
 @dataclass(frozen=True)
@@ -27,41 +36,40 @@ class Point:
     @property
     def bandwidth_seconds(self) -> float:
         """The least time that reading the bytes takes."""
-        return self.floors.bandwidth_seconds(self.nbytes)
+        return self.nbytes / self.floors.read
 
     @property
     def arithmetic_seconds(self) -> float:
-        """The least time that the operations take."""
-        return self.floors.arithmetic_seconds(self.operations)
+        """The least time that the operations take, one kind after the other."""
+        kinds = self.operations.items()
+        return sum(count / self.floors.peak(kind) for kind, count in kinds if count)
 
     @property
-    def floor_seconds(self) -> float:
-        """The larger of the two floors: no program is faster."""
-        return max(self.bandwidth_seconds, self.arithmetic_seconds)
+    def median(self) -> Fractions:
+        """What the median reaches of the floors."""
+        return _fractions(self.timing.median, self.bandwidth_seconds, self.arithmetic_seconds)
 
-    def fraction(self, floor: float, seconds: float | None = None) -> float:
-        """How much of a floor is reached, 1 being all of it; by the median unless `seconds`."""
-        taken = self.timing.median if seconds is None else seconds
-        return floor / taken if taken else 0.0
+    @property
+    def best(self) -> Fractions:
+        """What the best repetition reaches of the floors."""
+        return _fractions(self.timing.best, self.bandwidth_seconds, self.arithmetic_seconds)
 
     def to_json(self) -> dict[str, Any]:
         """docs/bench.md names the fields."""
-        best, floors = self.timing.best, self.floors
-        kinds = (
-            ("bandwidth", self.bandwidth_seconds),
-            ("arithmetic", self.arithmetic_seconds),
-            ("larger", self.floor_seconds),
-        )
         return {
             "seconds": self.timing.to_json(),
             "bytes": self.nbytes,
             "operations": self.all_operations,
             "operations_by_kind": dict(self.operations),
             "floors": {
-                **floors.to_json(),
+                **self.floors.to_json(),
                 "bandwidth_seconds": self.bandwidth_seconds,
                 "arithmetic_seconds": self.arithmetic_seconds,
             },
-            "fraction": {name: self.fraction(floor) for name, floor in kinds},
-            "fraction_of_best": {name: self.fraction(floor, best) for name, floor in kinds},
+            "reached": {"median": self.median._asdict(), "best": self.best._asdict()},
         }
+
+
+def _fractions(seconds: float, bandwidth: float, arithmetic: float) -> Fractions:
+    floors = (bandwidth, arithmetic, max(bandwidth, arithmetic))
+    return Fractions(*(floor / seconds if seconds else 0.0 for floor in floors))

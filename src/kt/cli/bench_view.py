@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kt.bench.floors import Floors
     from kt.bench.model import ModelPoint
     from kt.bench.model import Report as ModelReport
-    from kt.bench.point import Point
 
 
 def show_model(report: ModelReport) -> None:
@@ -52,6 +51,7 @@ def show_experts(report: ExpertReport) -> None:
         ("READ FLOOR", "right"),
         ("OP FLOOR", "right"),
         ("REACHED", "right"),
+        ("BEST", "right"),
         ("ERROR", "right"),
     ]
     render.table(headers, [_expert_cells(point) for point in report.points])
@@ -74,7 +74,8 @@ def _expert_cells(row: ExpertPoint) -> list[str]:
         f"{point.all_operations / seconds / 1e9:.0f}",
         _ms(point.bandwidth_seconds),
         _ms(point.arithmetic_seconds),
-        _reached(point, point.floor_seconds),
+        f"{point.median.larger:.0%}",
+        f"{point.best.larger:.0%}",
         f"{row.error:.1e}",
     ]
 
@@ -88,6 +89,7 @@ def _show_prefill(points: Sequence[ModelPoint]) -> None:
         ("Gop/s", "right"),
         ("FLOOR TOKENS/s", "right"),
         ("REACHED", "right"),
+        ("BEST", "right"),
     ]
     rows = [
         [
@@ -97,7 +99,8 @@ def _show_prefill(points: Sequence[ModelPoint]) -> None:
             f"{row.point.all_operations / row.tokens / 1e9:.3f}",
             f"{row.point.all_operations / row.point.timing.median / 1e9:.0f}",
             f"{row.tokens / row.point.arithmetic_seconds:.1f}",
-            _reached(row.point, row.point.arithmetic_seconds),
+            f"{row.point.median.arithmetic:.0%}",
+            f"{row.point.best.arithmetic:.0%}",
         ]
         for row in points
     ]
@@ -115,6 +118,7 @@ def _show_decode(points: Sequence[ModelPoint]) -> None:
         ("GB/s", "right"),
         ("FLOOR TOKENS/s", "right"),
         ("REACHED", "right"),
+        ("BEST", "right"),
     ]
     rows = [
         [
@@ -126,7 +130,8 @@ def _show_decode(points: Sequence[ModelPoint]) -> None:
             format_bytes(row.work.parts["attention"].nbytes / row.tokens),
             f"{row.point.nbytes / row.point.timing.median / 1e9:.1f}",
             f"{row.tokens / row.point.bandwidth_seconds:.1f}",
-            _reached(row.point, row.point.bandwidth_seconds),
+            f"{row.point.median.bandwidth:.0%}",
+            f"{row.point.best.bandwidth:.0%}",
         ]
         for row in points
     ]
@@ -134,21 +139,18 @@ def _show_decode(points: Sequence[ModelPoint]) -> None:
 
 
 def _show_floors(floors: Sequence[Floors]) -> None:
-    """The range of every floor over all samples: how noisy the machine was."""
-    samples = [floors[0].before, *(f.after for f in floors)]
-    rows = [("memory reads", "GB/s", [s.read for s in samples])]
-    for kind in samples[0].peaks:
-        rows.append((kind, "Gop/s", [s.peaks[kind] for s in samples]))
-    cells = [
-        [name, " ".join(f"{value / 1e9:.1f}" for value in values), unit]
-        for name, unit, values in rows
-    ]
-    headers: list[tuple[str, render.Justify]] = [("", "left"), ("", "left"), ("", "left")]
-    render.table(headers, cells, title="Floors, before and after every row")
+    """Every floor before and after every row: how noisy the machine was."""
+    rows = [["memory reads", "GB/s", *_pairs([(f.before.read, f.after.read) for f in floors])]]
+    for kind in floors[0].before.peaks:
+        pairs = [(f.before.peaks[kind], f.after.peaks[kind]) for f in floors]
+        rows.append([kind, "Gop/s", *_pairs(pairs)])
+    headers: list[tuple[str, render.Justify]] = [("", "left"), ("", "left")]
+    headers += [("", "right") for _ in floors]
+    render.table(headers, rows, title="Floors before and after every row")
 
 
-def _reached(point: Point, floor: float) -> str:
-    return f"{point.fraction(floor):.0%}"
+def _pairs(samples: Sequence[tuple[float, float]]) -> list[str]:
+    return [f"{before / 1e9:.1f} {after / 1e9:.1f}" for before, after in samples]
 
 
 def _ms(seconds: float) -> str:
