@@ -61,7 +61,7 @@ inline void route(const kt_router &r, const float *logits, float *scratch, int32
   for (int j = 0; j < r.top_k; j++) weights[j] = score[ids[j]];
   if (r.softmax_after) softmax(weights, r.top_k);
   if (r.normalise) {
-    float total = 0;
+    float total = 1e-20f;  // sigmoid scores may all vanish
     for (int j = 0; j < r.top_k; j++) total += weights[j];
     for (int j = 0; j < r.top_k; j++) weights[j] /= total;
   }
