@@ -23,7 +23,7 @@ inline int32_t fail(int32_t status, const std::string &text) {
 // One float32 row per token, and the encodings that later operations read.
 struct Slot {
   int64_t width = 0;
-  int64_t capacity = 0;    // room: a batch's tokens, or only those that need logits
+  int64_t capacity = 0;  // room: a batch's tokens, or only those that need logits
   int64_t stride = 0;  // floats
   bool wanted[ENC_COUNT] = {};
   Memory memory[ENC_COUNT];

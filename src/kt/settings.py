@@ -16,8 +16,9 @@ class Settings:
 
     variant: KT_VARIANT, the highest kernel variant to use. threads: KT_THREADS, worker threads.
     home: KT_HOME, folder for the state file and chat history (default: $XDG_STATE_HOME/kt).
-    models: folder that the hub's library downloads to (HF_HUB_CACHE, or as it derives it from HF_HOME).
-    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE. debug: KT_DEBUG, tracebacks for what kt did not expect.
+    models: folder that the hub's library downloads to (HF_HUB_CACHE, else derived from HF_HOME).
+    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE.
+    debug: KT_DEBUG, tracebacks for what kt did not expect.
     """
 
     variant: str | None = None

@@ -17,8 +17,8 @@ class Batch:
     """A ragged batch of S sequences and N tokens in all (prefill chunks and decodes mixed).
 
     tokens [N]; seq_start [S + 1]: sequence s owns rows seq_start[s]:seq_start[s + 1];
-    first_position [S]: position of its first row, its earlier positions are already in the KV pages;
-    page_table [S, P]: page ids, entry j holds positions j * page_tokens ...; must cover the new rows;
+    first_position [S]: position of its first row; earlier ones are already in the KV pages;
+    page_table [S, P]: page ids, entry j holds positions j * page_tokens ...; covers the new rows;
     logit_rows [L]: ascending rows whose logits are wanted.
     """
 
@@ -30,7 +30,7 @@ class Batch:
 
 
 class Executor(Protocol):
-    """Runs forward passes. Pages 0 .. n_pages - 1 belong to the caller, who says which sequence owns which."""
+    """Runs forward passes. Pages 0 .. n_pages - 1 belong to the caller, who says whose they are."""
 
     vocab: int
     context: int
@@ -50,7 +50,10 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class SampleParams:
-    """One row's sampling, the fields of kt_sampling in native/include/kt.h. history [n]: prompt then output ids."""
+    """One row's sampling: the fields of kt_sampling in native/include/kt.h.
+
+    history [n]: prompt, then output ids.
+    """
 
     temperature: float
     top_k: int

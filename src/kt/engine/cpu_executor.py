@@ -1,4 +1,4 @@
-"""The CPU executor: packs a checkpoint into one block of memory and runs its step program natively."""
+"""The CPU executor: packs a checkpoint into one block of memory and runs its program natively."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
-from kt.engine.lowering import PackedMatrix, StepProgram, lower
+from kt.engine.lowering import PackedMatrix, lower
 from kt.errors import DoesNotFit
 from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
@@ -120,7 +120,7 @@ class CpuExecutor:
         data = self._lib.kt_slot(self._program, number, stride)
         whole = self._ffi.buffer(data, rows * stride[0] * 4)
         values: F32 = np.frombuffer(whole, np.float32).reshape(rows, stride[0])
-        return values[:, :width].copy()
+        return np.array(values[:, :width])
 
     @property
     def variant(self) -> str:
@@ -240,5 +240,7 @@ def _sampled(i: int, p: SampleParams, ids: I32, chosen: F32, best_ids: I32, best
     if p.n_logprobs < 0:
         return Sampled(int(ids[i]))
     count = min(p.n_logprobs, _BEST)
-    pairs = zip(best_ids[i, :count].tolist(), best[i, :count].tolist()) if count else ()
+    pairs = (
+        zip(best_ids[i, :count].tolist(), best[i, :count].tolist(), strict=True) if count else ()
+    )
     return Sampled(int(ids[i]), float(chosen[i]), tuple(pairs))

@@ -1,4 +1,4 @@
-"""A ModelSpec and its checkpoint become a step program: operations over value slots, and the matrices they read."""
+"""A ModelSpec and its checkpoint become a step program: operations over value slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "K
 class PackedMatrix:
     """One matrix [n, k], or one per expert, waiting for its place in memory.
 
-    format: kt.h's name without KT_. stride: bytes of one packed matrix. weight: the kt_weight structs to point to it.
+    format: kt.h's name without KT_. stride: bytes of one packed matrix.
+    weights: the kt_weight structs that shall point to it.
     """
 
     tensors: Sequence[Tensor]
@@ -39,7 +40,10 @@ class PackedMatrix:
 
 @dataclass(eq=False)
 class StepProgram:
-    """operations: kt_op structs in order. slots: name -> (number, width). keep: arrays the operations point to."""
+    """operations: kt_op structs in order. slots: name -> (number, width).
+
+    keep: arrays that the operations point to.
+    """
 
     operations: list[Any]
     slots: dict[str, tuple[int, int]]
@@ -149,7 +153,7 @@ class _Lowering:
         r.group_top2 = spec.group_score == "top2"
 
     def slot(self, name: str, width: int) -> None:
-        number, known = self.program.slots.setdefault(name, (len(self.program.slots), width))
+        _, known = self.program.slots.setdefault(name, (len(self.program.slots), width))
         if known != width:
             # Layers of different widths share no slot.
             raise AssertionError(f"slot {name} is {known} wide, not {width}")

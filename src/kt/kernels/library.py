@@ -33,7 +33,7 @@ class Library:
             raise KtError(f"the {self.name} kernels: {self.error()}")
 
     def new_pool(self, cpus: Sequence[int] | None, threads: int | None = None) -> Any:
-        """A worker pool, one thread pinned to each of `cpus`, or `threads` unpinned ones. Frees itself."""
+        """A pool that frees itself: one thread pinned to each of `cpus`, or `threads` unpinned."""
         count = len(cpus) if cpus is not None else threads or 1
         pool = self.lib.kt_pool_new(count, self.ffi.NULL if cpus is None else list(cpus))
         if pool == self.ffi.NULL:
@@ -43,7 +43,7 @@ class Library:
 
 @cache
 def load(name: str) -> Library:
-    """The library of variant `name`. Raises MachineError if it is not there or not of this kt's ABI."""
+    """The library of variant `name`. Raises MachineError if it is missing or of another ABI."""
     ffi: Any = abi.ffi()
     path = abi.LIBRARIES / f"libkt_{name}.so"
     try:
