@@ -1,0 +1,258 @@
+"""`kt bench` from end to end on tiny models and layers. Speeds are whatever they are; what is counted
+and what is reported is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kt.bench import experts, floors, model
+from kt.cli import app
+from kt.units import MIB
+from tests.tiny import tiny_gguf, tiny_qwen3_moe_gguf
+
+Run = Callable[..., tuple[int, str, str]]
+
+LAYER = ("--hidden", "64", "--intermediate", "96", "--experts", "8", "--top-k", "2")
+QUICK = ("--layers", "2", "--repeat", "2", "--seconds", "0")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """run(*arguments) -> (status, stdout, stderr) of `kt bench`, with short floors."""
+    monkeypatch.setattr(floors, "SAMPLE_SECONDS", 0.005)
+    for module in (model, experts):
+        monkeypatch.setattr(module, "beyond_caches", lambda cpus, least: 4 * MIB)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = app.run(["bench", *arguments])
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        return status, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf(tmp_path_factory.mktemp("dense") / "tiny.Q4_0.gguf")
+
+
+def check_point(point: dict[str, Any]) -> None:
+    """What every point has, and that its parts agree with each other."""
+    seconds, reached, limits = point["seconds"], point["reached"], point["floors"]
+    assert 0 < seconds["best"] <= seconds["median"]
+    read = limits["read_bytes_per_second"]
+    assert min(read.values()) > 0
+    assert read["mean"] == pytest.approx((read["before"] + read["after"]) / 2)
+    assert limits["bandwidth_seconds"] == pytest.approx(point["bytes"] / read["mean"])
+    rates = limits["operations_per_second"]
+    kinds = point["operations_by_kind"]
+    assert sum(kinds.values()) == pytest.approx(point["operations"])
+    least = sum(kinds[kind] / rates[kind]["mean"] for kind in kinds)
+    assert limits["arithmetic_seconds"] == pytest.approx(least)
+    for which in ("median", "best"):
+        for name, floor in (
+            ("bandwidth", "bandwidth_seconds"),
+            ("arithmetic", "arithmetic_seconds"),
+        ):
+            assert reached[which][name] == pytest.approx(limits[floor] / seconds[which])
+        assert reached[which]["larger"] == max(
+            reached[which]["bandwidth"], reached[which]["arithmetic"]
+        )
+
+
+def test_a_model(run: Run, dense: Path) -> None:
+    status, out, _ = run(
+        str(dense),
+        *("--prefill", "32,48", "--context", "16,64", "--batch", "1,2", "--decode", "4"),
+        *("--repeat", "2", "--json"),
+    )
+    assert status == 0
+    document = json.loads(out)
+    assert list(document) == [
+        "schema",
+        "bench",
+        "model",
+        "cpu",
+        "variant",
+        "threads",
+        "read_buffer_bytes",
+        "prefill",
+        "decode",
+    ]
+    assert document["schema"] == 1 and document["bench"] == "model"
+    assert document["model"] == "tiny.Q4_0"
+    assert [(p["tokens"], p["context"], p["batch"]) for p in document["prefill"]] == [
+        (32, 0, 1),
+        (48, 0, 1),
+    ]
+    assert [(p["tokens"], p["context"], p["batch"]) for p in document["decode"]] == [
+        (4, 16, 1),
+        (8, 16, 2),
+        (4, 64, 1),
+        (8, 64, 2),
+    ]
+    for point in (*document["prefill"], *document["decode"]):
+        check_point(point)
+        rates = point["tokens_per_second"]
+        assert rates["median"] == pytest.approx(point["tokens"] / point["seconds"]["median"])
+        assert rates["best"] == pytest.approx(point["tokens"] / point["seconds"]["best"])
+        assert sum(point["bytes_by_part"].values()) == pytest.approx(point["bytes"])
+        assert point["bytes_per_token"] == pytest.approx(point["bytes"] / point["tokens"])
+        assert point["seconds"]["repetitions"] == 2
+    # Keys and values of positions 0 to 16, 17, 18, 19: 3 layers, 2 KV heads, 16 dims padded to 32.
+    position = 3 * 2 * 2 * 32 * 2
+    parts = document["decode"][0]["bytes_by_part"]
+    assert parts["attention"] == (17 + 18 + 19 + 20) * position
+    # The tied head, 320 rows of 64 in Q4_0: half a byte a code, two for the scale of 32.
+    assert parts["head"] == 4 * 320 * 64 * 18 // 32
+
+
+def test_a_mixture_of_experts_for_people(run: Run, tmp_path: Path) -> None:
+    path = tiny_qwen3_moe_gguf(tmp_path / "moe.gguf")
+    status, out, err = run(
+        "model", str(path), *("--prefill", "16", "--context", "16", "--batch", "1", "--repeat", "1")
+    )
+    assert status == 0
+    assert "Prefill, beside the arithmetic floor" in out
+    assert "Decode, beside the bandwidth floor" in out
+    assert "memory reads" in out and "dot_int8" in out
+    assert "prefill of 16 tokens" in err and "Loading moe" in err
+
+
+def test_only_prefill_and_options_before_the_model(run: Run, dense: Path) -> None:
+    status, out, _ = run("--json", "--decode", "0", "--prefill", "8", "--repeat", "1", str(dense))
+    document = json.loads(out)
+    assert status == 0 and document["decode"] == [] and len(document["prefill"]) == 1
+
+
+def test_the_usual_lengths_are_those_that_the_model_has(run: Run, dense: Path) -> None:
+    status, out, _ = run(str(dense), "--repeat", "1", "--batch", "1", "--decode", "2", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert [point["tokens"] for point in document["prefill"]] == [128, 512]
+    assert [point["context"] for point in document["decode"]] == [128]
+
+
+def test_a_layer(run: Run) -> None:
+    status, out, err = run(
+        "experts", *LAYER, *QUICK, "--format", "Q8_0", "--tokens", "1,6", "--json"
+    )
+    assert status == 0
+    document = json.loads(out)
+    assert list(document) == [
+        "schema",
+        "bench",
+        "cpu",
+        "variant",
+        "threads",
+        "hidden",
+        "intermediate",
+        "experts",
+        "top_k",
+        "format",
+        "layers",
+        "expert_bytes",
+        "weight_bytes",
+        "read_from",
+        "points",
+    ]
+    assert document["schema"] == 1 and document["bench"] == "experts"
+    assert document["format"] == "i8_g32"
+    assert document["layers"] == {"value": 2, "reason": "asked for"}
+    expert = 3 * 64 * 96 * 34 // 32
+    assert document["expert_bytes"] == expert
+    assert document["weight_bytes"] == 2 * 8 * expert
+    one, six = document["points"]
+    assert one["tokens"] == 1 and one["active_experts"] == 2 and one["bytes"] == 2 * expert
+    assert one["operations_by_kind"] == {"dot_int8": 2 * 2 * 3 * 64 * 96}
+    assert six["tokens"] == 6 and 2 < six["active_experts"] <= 8
+    assert six["bytes"] == pytest.approx(six["active_experts"] * expert)
+    assert six["operations"] == 6 * one["operations"]
+    for point in (one, six):
+        assert 0 < point["relative_error"] < 0.02
+        assert {"best", "median", "call_median", "rest_median"} == set(point["milliseconds"])
+        assert point["milliseconds"]["call_median"] > 0
+    assert "1 token\n" in err and "6 tokens\n" in err
+
+
+def test_a_layer_for_people(run: Run) -> None:
+    status, out, _ = run(
+        "experts", *LAYER, *QUICK, "--format", "bf16", "--tokens", "3", "--threads", "1"
+    )
+    assert status == 0
+    assert "8 experts, top-2, bf16" in out and "1 thread\n" in out
+    assert "READ FLOOR" in out and "dot_bf16" in out
+
+
+def test_a_lower_variant(run: Run) -> None:
+    status, out, _ = run(
+        "experts",
+        *LAYER,
+        *QUICK,
+        *("--format", "int4", "--tokens", "2", "--variant", "avx2", "--json"),
+    )
+    assert status == 0
+    assert json.loads(out)["variant"]["value"] == "avx2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--format", "q3"), "--format q3: there is no such format"),
+        (("--format", "int8", "--top-k", "9"), "--top-k 9"),
+        (("--format", "int8", "--tokens", "0"), "--tokens 0: 0 is not a positive whole number"),
+        (("--format", "int8", "--tokens", "1,,2"), "an empty entry is not a positive"),
+        (("--format", "int8", "--tokens", "1,-2"), "-2 is not a positive whole number"),
+        (("--format", "int8", "--threads", "0"), "--threads 0: this machine has"),
+        (("--format", "int8", "--variant", "sse"), "'sse' is not a kernel variant"),
+        (("--format", "q4_k"), "has blocks of 256"),
+    ],
+)
+def test_a_refused_layer(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    status, out, err = run("experts", *LAYER, *QUICK, *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--prefill", "513"), "--prefill 513: this model has 512 positions"),
+        (("--context", "500", "--decode", "16"), "--context 500 and 16 decoded tokens"),
+        (("--batch", "x"), "--batch x: x is not a positive whole number"),
+        (("--threads", "4096"), "--threads 4096"),
+    ],
+)
+def test_refused_lengths(run: Run, dense: Path, arguments: tuple[str, ...], words: str) -> None:
+    status, out, err = run(str(dense), *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_a_model_that_is_not_there(run: Run) -> None:
+    status, out, err = run("./no-such-file.gguf")
+    assert status != 0 and out == ""
+    assert "no-such-file.gguf" in err
+
+
+def test_a_model_that_is_not_downloaded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    status, out, err = run("nobody/nothing")
+    assert (status, out) == (2, "")
+    assert "nobody/nothing is not downloaded yet" in err
+    assert "kt run" in err
+
+
+def test_help(run: Run) -> None:
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "experts" in out and "model" in out
