@@ -1,4 +1,4 @@
-"""The random layer of `kt bench experts`: formats, weights, choices of experts, and its arithmetic."""
+"""The random layer of `kt bench experts`: formats, weights, chosen experts, and arithmetic."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_single_tokens_meet_every_expert_before_one_returns() -> None:
     tokens = Tokens(32, experts=16, top_k=4, batch=1)
     chosen = [tokens.chosen(tokens.ids(1, call))[0].tolist() for call in range(8)]
     for turn in (chosen[:4], chosen[4:]):
-        assert sorted(sum(turn, [])) == list(range(16))
+        assert sorted(expert for token in turn for expert in token) == list(range(16))
     assert tokens.active(tokens.ids(1, 3)) == 4
 
 
