@@ -45,11 +45,13 @@ class Handle:
         """Waits for the end and returns the whole answer."""
         tokens: list[TokenInfo] = []
         texts: list[str] = []
+        prompt: list[TokenInfo] = []
         for event in self:
             if isinstance(event, Finished):
-                return Result("".join(texts), tokens, event)
+                return Result("".join(texts), tokens, event, prompt)
             texts.append(event.text)
             tokens.extend(event.tokens)
+            prompt.extend(event.prompt)
         raise RuntimeError("the events of this handle were already consumed")
 
     def __iter__(self) -> Iterator[Event]:

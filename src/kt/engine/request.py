@@ -9,7 +9,8 @@ from typing import Literal
 
 from kt.errors import KtError
 
-Reason = Literal["stop", "length", "cancelled", "error"]
+Reason = Literal["stop", "length", "cancelled", "timeout", "error"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "lark", "gbnf"]
 MAX_LOGPROBS = 20
 
 
@@ -32,6 +33,20 @@ class ContextTooLong(InvalidRequest):
         self.limit = limit
 
 
+class InvalidGrammar(InvalidRequest):
+    """A grammar, schema or regular expression that cannot be compiled; the message says why."""
+
+
+class QueueFull(KtError):
+    """As many requests wait as may; a later one may be taken. limit: how many may wait."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"{limit} requests are waiting already, and no more may", hint="try again later"
+        )
+        self.limit = limit
+
+
 class EngineClosed(KtError):
     """The engine is shutting down or has not started, and takes no requests."""
 
@@ -40,11 +55,13 @@ class EngineClosed(KtError):
 class Sampling:
     """How tokens are chosen and when to stop.
 
-    max_tokens None: to the end of the context. temperature 0: greedy. top_k 0, top_p 1, min_p 0:
-    off. repetition_penalty (1: off) covers prompt and output; presence and frequency (0: off) the
-    output.     seed None: a random one. stop: texts that end the answer and are never part of it.
-    logprobs None: none; n: the chosen token's and the n best (0 to 20) of the raw distribution.
-    logit_bias: token id -> number added to its logit. min_tokens: no end token and no stop before.
+    max_tokens None: to the end of the context; 0 only with prompt_logprobs. temperature 0: greedy.
+    top_k 0, top_p 1, min_p 0: off. repetition_penalty (1: off) covers prompt and output; presence
+    and frequency (0: off) the output. seed None: a random one. stop: texts that end the answer and
+    are never part of it. logprobs None: none; n: the chosen token's and the n best (0 to 20) of the
+    raw distribution. prompt_logprobs: the same for every prompt token, in Delta.prompt of the first
+    event. logit_bias: token id -> number added to its logit. min_tokens: no end token and no stop
+    before.
     """
 
     max_tokens: int | None = None
@@ -58,13 +75,15 @@ class Sampling:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
     min_tokens: int = 0
 
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for the first value outside its range."""
-        _require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", self.max_tokens)
+        least = 1 if self.prompt_logprobs is None else 0
+        _require(self.max_tokens is None or self.max_tokens >= least, "max_tokens", self.max_tokens)
         _require(0.0 <= self.temperature <= 100.0, "temperature", self.temperature)
         _require(self.top_k >= 0, "top_k", self.top_k)
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p)
@@ -75,9 +94,9 @@ class Sampling:
         _require(abs(self.presence_penalty) <= 100.0, "presence_penalty", self.presence_penalty)
         _require(abs(self.frequency_penalty) <= 100.0, "frequency_penalty", self.frequency_penalty)
         _require(all(self.stop), "stop", "")
-        _require(
-            self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs
-        )
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            _require(count is None or 0 <= count <= MAX_LOGPROBS, name, count)
         _require(self.min_tokens >= 0, "min_tokens", self.min_tokens)
         for token, bias in self.logit_bias.items():
             _require(0 <= token < vocab, "logit_bias token", token)
@@ -90,12 +109,31 @@ def _require(allowed: bool, name: str, value: object) -> None:
 
 
 @dataclass(frozen=True)
+class Grammar:
+    """What an answer must look like. text: a JSON schema as JSON, a regular expression, a grammar
+    in Lark's or llama.cpp's (gbnf) form; empty for json_object, any JSON object.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Request:
-    """One answer to one prompt. id is only used in logs; n answers are n requests."""
+    """One answer to one prompt. id is only used in logs; n answers are n requests, which share the
+    computation of an equal prompt.
+
+    grammar: the answer's form. grammar_after: it binds what follows the first occurrence of this
+    text in the output ("</think>"), which has to come before the answer can end. timeout: seconds
+    from submission to Finished("timeout"), what was generated until then included.
+    """
 
     prompt_ids: list[int]
     sampling: Sampling = field(default_factory=Sampling)
     id: str = ""
+    grammar: Grammar | None = None
+    grammar_after: str | None = None
+    timeout: float | None = None
 
     def check(self, vocab: int, limit: int) -> None:
         """Raises ContextTooLong, InvalidRequest. vocab: logits per row; limit: all positions."""
@@ -106,6 +144,8 @@ class Request:
         low, high = min(self.prompt_ids), max(self.prompt_ids)
         _require(low >= 0, "prompt token", low)
         _require(high < vocab, "prompt token", high)
+        _require(self.timeout is None or self.timeout > 0, "timeout", self.timeout)
+        _require(self.grammar_after != "", "grammar_after", self.grammar_after)
         self.sampling.check(vocab)
 
 
@@ -128,10 +168,13 @@ class Delta:
     """New text and the tokens it came from, whole ones. text joins theirs.
 
     Only the last Delta of an answer may have more, the rest of an unfinished character, or no text.
+    prompt: every prompt token, if Sampling.prompt_logprobs asked for them; they come in one Delta
+    without text or tokens, before all others. The first of them has no logprob.
     """
 
     text: str
     tokens: list[TokenInfo]
+    prompt: list[TokenInfo] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -147,7 +190,7 @@ class Timings:
 class Finished:
     """The last event of a request.
 
-    message explains "error" and "cancelled". completion_tokens counts every generated token, a
+    message explains "error", "cancelled" and "timeout". completion_tokens counts every generated token, a
     final end token and those of a stop text included; cached_tokens: prompt tokens found in the
     prefix cache.
     stop: the stop text that ended the answer, None if it was an end token or something else.
@@ -172,3 +215,4 @@ class Result:
     text: str
     tokens: list[TokenInfo]
     finished: Finished
+    prompt: list[TokenInfo] = field(default_factory=list)
