@@ -4,6 +4,9 @@ counted and what is reported is not."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from tests.tiny import tiny_gguf, tiny_qwen3_moe_gguf
 Run = Callable[..., tuple[int, str, str]]
 
 LAYER = ("--hidden", "64", "--intermediate", "96", "--experts", "8", "--top-k", "2")
+ROOT = Path(__file__).parents[2]
 QUICK = ("--layers", "2", "--repeat", "2", "--seconds", "0")
 
 
@@ -251,7 +255,14 @@ def test_a_model_that_is_not_downloaded(
     assert "kt run" in err
 
 
-def test_help(run: Run) -> None:
-    status, out, _ = run("--help")
-    assert status == 0
-    assert "experts" in out and "model" in out
+@pytest.mark.parametrize("arguments", [["--help"], ["experts", "--help"], ["model", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom kt.cli.app import run\nstatus = run(['bench', *sys.argv[1:]])\n"
+        "print(sorted({'numpy', 'torch', 'cffi'} & set(sys.modules)), status)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert "experts" in done.stdout or "Sequences at once" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[] 0"

@@ -16,7 +16,7 @@ from kt.bench.point import Point
 from kt.bench.timing import Timing, timed
 from kt.errors import DoesNotFit
 from kt.kernels.library import Library
-from kt.units import GIB, Choice, format_bytes
+from kt.units import GIB, MIB, Choice, format_bytes
 
 SCHEMA: Final = 1
 CHECKED_TOKENS: Final = 3
@@ -157,9 +157,7 @@ def bench(
     )
     compiled = Layers(library, pool, weights, tokens, max(wanted.tokens))
     meter, read_from = _meter(library, pool, weights, cpus, usable)
-    report = Report(
-        wanted, variant, threads, cpu, layers, weights.nbytes, f"{read_from} of memory", []
-    )
+    report = Report(wanted, variant, threads, cpu, layers, weights.nbytes, read_from)
     for count in wanted.tokens:
         say(f"{count} {'token' if count == 1 else 'tokens'}")
         report.points.append(_point(wanted, compiled, weights, tokens, meter, count))
@@ -173,10 +171,10 @@ def _meter(
     kinds = [weights.format.peak]
     enough = beyond_caches(cpus, LEAST_BUFFER)
     if weights.nbytes >= enough:
-        read = "the packed weights"
-        return Meter(library, pool, weights, kinds), read
-    size = min(enough, max(usable - weights.nbytes, 0) // 2)
-    return Meter(library, pool, ReadBuffer(library, size), kinds), format_bytes(size)
+        return Meter(library, pool, weights, kinds), "the packed weights"
+    size = min(enough, max(usable - weights.nbytes, 4 * MIB) // 2)
+    where = f"{format_bytes(size)} of other memory: the weights may fit into the caches"
+    return Meter(library, pool, ReadBuffer(library, size), kinds), where
 
 
 def _point(

@@ -26,6 +26,7 @@ from kt.units import MIB, format_bytes, parse_bytes
 T = TypeVar("T")
 
 SAMPLE_SECONDS: Final = 0.15
+LEAST_SLICES: Final = 8
 WINDOW: Final = 32 * MIB
 """Read in a slice; the next slice reads on from there."""
 PEAK_SLICE_SECONDS: Final = 0.002
@@ -142,10 +143,10 @@ class Meter:
 
 def _best(measure: Callable[[], float]) -> float:
     end = time.monotonic() + SAMPLE_SECONDS
-    best = measure()
-    while time.monotonic() < end:
-        best = max(best, measure())
-    return best
+    slices: list[float] = []
+    while len(slices) < LEAST_SLICES or time.monotonic() < end:
+        slices.append(measure())
+    return max(slices)
 
 
 def cache_bytes(cpus: Sequence[int], root: Path = Path("/")) -> int:

@@ -127,8 +127,7 @@ def bench_experts(
     as_json: AsJson = False,
 ) -> None:
     """Measure one MoE layer with random weights."""
-    counts = _numbers(tokens=tokens)["tokens"]
-    assert counts is not None
+    counts = _list("tokens", tokens)
     from kt.bench import experts as measure
     from kt.bench import formats
     from kt.bench.expert_weights import Sizes

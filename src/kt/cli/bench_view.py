@@ -38,7 +38,7 @@ def show_experts(report: ExpertReport) -> None:
     _head(name, report.cpu, report.variant.value, report.threads.value)
     render.note(
         f"{report.layers.value} layers in rotation, {format_bytes(report.weight_bytes)} "
-        f"({report.layers.reason})"
+        f"({report.layers.reason}); bandwidth of {report.read_from}"
     )
     headers: list[tuple[str, render.Justify]] = [
         ("TOKENS", "right"),
