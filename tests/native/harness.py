@@ -303,10 +303,13 @@ class Program:
         self.native = ffi.gc(program, lib.kt_program_free)
 
     def run(
-        self, batch: int | Sequence[Seq], logit_rows: Sequence[int] | None = None
+        self,
+        batch: int | Sequence[Seq],
+        logit_rows: Sequence[int] | None = None,
+        n_ops: int = 0,
     ) -> tuple[int, F32]:
         """Status and logits. batch: sequences, or a number n for one sequence of tokens 0 .. n - 1.
-        logit_rows: all rows by default.
+        logit_rows: all rows by default. n_ops: run no more operations than these; 0: all.
         """
         ffi = self.library.ffi
         seqs = [Seq(range(batch))] if isinstance(batch, int) else batch
@@ -322,7 +325,7 @@ class Program:
             "logit_rows": rows,
         }
         native = {name: ffi.new("int32_t[]", values) for name, values in arrays.items()}
-        sizes = {"n_seqs": len(seqs), "n_logits": len(rows), "page_stride": stride, "n_ops": 0}
+        sizes = {"n_seqs": len(seqs), "n_logits": len(rows), "page_stride": stride, "n_ops": n_ops}
         logits = np.full((len(rows), self.width), 7.0, np.float32)
         status = self.library.lib.kt_forward(
             self.native,

@@ -159,3 +159,30 @@ def test_only_rows_with_logits_go_on_after_select(library):
     rows = [0, 3, 4, 19]
     got = program.forward(20, logit_rows=rows)
     assert_same_bits(got, product(library, [weight], x).forward(20)[rows])
+
+
+def test_a_pass_may_stop_early(library):
+    """Operations past n_ops do not run, and no logits are written."""
+    program = product(library, [packed_random(library, "I8_G32", 40, 64)], normal(1, 20, 64))
+    status, logits = program.run(20, n_ops=1)
+    assert status == library.lib.KT_OK
+    assert (logits == 7.0).all()
+    assert_same_bits(program.values("x", 20), normal(1, 20, 64))
+    assert not program.values("normed", 20).any()
+    status, _ = program.run(20, n_ops=4)
+    assert status == library.lib.KT_BAD_ARGUMENT
+
+
+def test_programs_that_make_no_sense_are_refused(library):
+    weight = packed_random(library, "I8_G32", 40, 64)
+    builder = Builder(library)
+    builder.embed("x", normal(1, 4, 64))
+    builder.linear("x", "y", [weight])
+    with pytest.raises(ValueError, match="a slot is read encoded but not by a norm"):
+        builder.build(4)
+    builder = Builder(library)
+    builder.embed("x", normal(1, 4, 96))
+    builder.norm("x", "normed")
+    builder.linear("normed", "y", [weight])
+    with pytest.raises(ValueError, match="operation 2: bad linear shape"):
+        builder.build(4)
