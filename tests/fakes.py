@@ -181,7 +181,9 @@ class FakeTokenizer:
     def decode(self, ids: list[int]) -> str:
         return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
 
-    def detokenizer(self, skip_special: bool = True) -> FakeDetokenizer:
+    def detokenizer(
+        self, skip_special: bool = True, shown: tuple[str, ...] = ()
+    ) -> FakeDetokenizer:
         return FakeDetokenizer()
 
     def render(

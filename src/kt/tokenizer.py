@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kt.text import gguf_tokenizer, hf_tokenizer
@@ -24,6 +24,8 @@ def load(checkpoint: Checkpoint) -> Tokenizer:
 
 class Tokenizer:
     """eos_ids: ids that end an answer; bos_id: or None; vocab_size: one more than the highest id.
+    special_ids: text of each special token -> its id. template: the source of the chat templates,
+    "" without one.
 
     Nothing changes after construction, so threads may share one.
     """
@@ -44,7 +46,11 @@ class Tokenizer:
         self.vocab_size = max(self._tokenizer.get_vocab_size(), max(added, default=-1) + 1)
         self._control = ControlText(self._tokenizer)
         special = frozenset(self._control.texts)
+        self.special_ids: Mapping[str, int] = {
+            text: id_ for id_, text in self._control.texts.items()
+        }
         self._bytes = TokenBytes(self._tokenizer, self.vocab_size, added, special)
+        self.template = "\n".join(description.templates.values())
         self._template = (
             ChatTemplate(description.templates, description.special_tokens)
             if description.templates
@@ -72,9 +78,11 @@ class Tokenizer:
         """The text of `ids`."""
         return full_text(self._bytes, list(ids), skip_special=skip_special)
 
-    def detokenizer(self, skip_special: bool = True) -> Detokenizer:
-        """A Detokenizer for one answer."""
-        return Detokenizer(self._bytes, skip_special=skip_special)
+    def detokenizer(self, skip_special: bool = True, shown: Iterable[str] = ()) -> Detokenizer:
+        """A Detokenizer for one answer. shown: special tokens that are not skipped."""
+        ids = self.special_ids
+        keep = frozenset(ids[text] for text in shown if text in ids)
+        return Detokenizer(self._bytes, skip_special=skip_special, keep=keep)
 
     def render(
         self,

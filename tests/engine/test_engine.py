@@ -130,7 +130,7 @@ def test_a_failing_detokenizer_ends_its_own_request_only() -> None:
     class Broken(FakeTokenizer):
         count = 0
 
-        def detokenizer(self, skip_special: bool = True) -> Any:
+        def detokenizer(self, skip_special: bool = True, shown: tuple[str, ...] = ()) -> Any:
             Broken.count += 1
             good = super().detokenizer()
             if Broken.count == 1:

@@ -34,7 +34,7 @@ class TextCodec(Protocol):
 
     @property
     def eos_ids(self) -> AbstractSet[int]: ...
-    def detokenizer(self) -> Detokenizer: ...
+    def detokenizer(self, *, shown: tuple[str, ...] = ()) -> Detokenizer: ...
 
 
 class Engine:
@@ -93,9 +93,8 @@ class Engine:
         """Queues a request. Raises ContextTooLong, InvalidRequest, EngineClosed after close()."""
         request.check(self._executor.vocab, self.limit)
         handle = Handle(self._cancel)
-        sequence = Sequence(
-            request, handle, self._tokenizer.detokenizer(), self._eos_ids, self.limit
-        )
+        detokenizer = self._tokenizer.detokenizer(shown=request.shown)
+        sequence = Sequence(request, handle, detokenizer, self._eos_ids, self.limit)
         with self._changed:
             if self._closing:
                 raise EngineClosed(CLOSING)

@@ -125,7 +125,8 @@ class Request:
 
     grammar: the answer's form. grammar_after: it binds what follows the first occurrence of this
     text in the output ("</think>"), which has to come before the answer can end. timeout: seconds
-    from submission to Finished("timeout"), what was generated until then included.
+    from submission to Finished("timeout"), what was generated until then included. shown: special
+    tokens whose text belongs to the answer; that of others is left out.
     """
 
     prompt_ids: list[int]
@@ -134,6 +135,7 @@ class Request:
     grammar: Grammar | None = None
     grammar_after: str | None = None
     timeout: float | None = None
+    shown: tuple[str, ...] = ()
 
     def check(self, vocab: int, limit: int) -> None:
         """Raises ContextTooLong, InvalidRequest. vocab: logits per row; limit: all positions."""

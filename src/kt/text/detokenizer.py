@@ -63,15 +63,24 @@ class Detokenizer:
     at the end.
     """
 
-    def __init__(self, token_bytes: TokenBytes, *, skip_special: bool = True) -> None:
+    def __init__(
+        self,
+        token_bytes: TokenBytes,
+        *,
+        skip_special: bool = True,
+        keep: frozenset[int] = frozenset(),
+    ) -> None:
+        """keep: special tokens that are not skipped."""
         self._token_bytes = token_bytes
         self._skip_special = skip_special
+        self._keep = keep
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = token_bytes.strips_space
 
     def push(self, token: int) -> str:
         """The text that `token` completes, often ""."""
-        text = self._decoder.decode(self._token_bytes(token, skip_special=self._skip_special))
+        skip = self._skip_special and token not in self._keep
+        text = self._decoder.decode(self._token_bytes(token, skip_special=skip))
         if self._strip and text:
             self._strip = False
             return text.removeprefix(" ")
