@@ -192,9 +192,9 @@ class Timings:
 class Finished:
     """The last event of a request.
 
-    message explains "error", "cancelled" and "timeout". completion_tokens counts every generated token, a
-    final end token and those of a stop text included; cached_tokens: prompt tokens found in the
-    prefix cache.
+    message explains "error", "cancelled" and "timeout". completion_tokens counts every generated
+    token, a final end token and those of a stop text included; cached_tokens: prompt tokens found
+    in the prefix cache.
     stop: the stop text that ended the answer, None if it was an end token or something else.
     """
 
