@@ -80,6 +80,11 @@ class Sampling:
     ignore_eos: bool = False
     min_tokens: int = 0
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature == 0 or self.top_k == 1
+
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for the first value outside its range."""
         least = 1 if self.prompt_logprobs is None else 0
