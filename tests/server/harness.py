@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -28,7 +28,15 @@ INFO = {
 
 
 class TextTokenizer(FakeTokenizer):
-    """The fake with what the server asks for beyond it: a BOS, and names of special tokens."""
+    """The fake with what the server asks for beyond it: a BOS, names of special tokens, and a
+    template's source.
+    """
+
+    special_ids: ClassVar[dict[str, int]] = SPECIAL
+
+    def __init__(self, template: str = "") -> None:
+        self.template = template
+        self.rendered: list[dict[str, Any]] = []  # what each prompt was made from
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return [BOS, *self.ids(text, special)]
@@ -38,11 +46,12 @@ class TextTokenizer(FakeTokenizer):
 
     def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
         names = {number: name for name, number in SPECIAL.items()}
-        if not skip_special and ids[0] in names:
-            return names[ids[0]]
-        return super().decode(ids)
+        if skip_special or not any(id in names for id in ids):
+            return super().decode(ids)
+        return "".join(names.get(id) or super(TextTokenizer, self).decode([id]) for id in ids)
 
     def encode_chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> list[int]:
+        self.rendered.append({"messages": messages, **kwargs})
         ids = [BOS]
         for message in messages:
             mark = ASSISTANT if message["role"] == "assistant" else USER

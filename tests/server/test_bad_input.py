@@ -136,6 +136,13 @@ def test_only_json_is_read(server, kind):
         ("chat_template_kwargs", {"a b": 1}),
         ("chat_template_kwargs", {"a": "x" * 20_000}),
         ("chat_template_kwargs", {"a": [[[[[[[[[1]]]]]]]]]}),
+        ("tools", {}),
+        ("tools", [{"type": "function", "function": {"name": "f"}}] * 513),
+        ("tool_choice", "maybe"),
+        ("parallel_tool_calls", "no"),
+        ("response_format", "json"),
+        ("reasoning_effort", "most"),
+        ("guided_regex", ""),
     ],
     ids=lambda value: repr(value)[:24],
 )
@@ -169,8 +176,8 @@ def test_a_number_too_large_for_a_float(server):
         ({"role": "user", "content": "x", "colour": 1}, "colour", "unknown field"),
         (
             {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
-            "tool_calls",
-            "not support",
+            "messages[0].tool_calls[0].function",
+            "required",
         ),
         ("hello", "messages[0]", "object"),
     ],
@@ -194,12 +201,10 @@ def test_an_unknown_field_is_named_with_what_was_meant(server):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
+        ("functions", [{"name": "f"}]),
         ("modalities", ["audio"]),
         ("store", True),
-        ("reasoning_effort", "high"),
+        ("web_search_options", {}),
     ],
 )
 def test_what_openai_has_and_kt_has_not_is_refused_by_name(server, field, value):
@@ -217,6 +222,35 @@ def test_what_openai_has_and_kt_has_not_is_refused_by_name(server, field, value)
 )
 def test_fields_that_ask_for_nothing_are_harmless(server, fields):
     assert server.chat(max_tokens=1, **fields).status_code == 200
+
+
+def function(name: str = "f", **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
+        ({"tools": [function("a b")]}, "tools[0].function.name", "pattern"),
+        ({"tools": [function(parameters=5)]}, "tools[0].function.parameters", "dict"),
+        ({"tools": [function(), function()]}, None, "same name"),
+        ({"tools": [{**function(), "type": "web"}]}, "tools[0].type", "'function'"),
+        ({"tool_choice": "required"}, None, "needs tools"),
+        ({"tools": [function()], "tool_choice": function("g")}, None, "not among the tools"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice", "name"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "'text'"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
+        ({"guided_json": "{"}, None, "not a JSON schema"),
+        ({"guided_regex": "a", "guided_json": {}}, None, "give one of"),
+        ({"guided_regex": "a", "tools": [function()]}, None, "do not go with tools"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_tools_and_formats_that_make_no_sense(server, fields, param, words):
+    error = error_of(server.chat(**fields))
+    assert error["param"] == param
+    assert words in error["message"]
 
 
 def test_fields_that_contradict_each_other(server):

@@ -16,16 +16,20 @@ from fastapi.routing import APIRoute
 import kt
 from kt.engine.engine import Engine
 from kt.server import chat, completions, errors
+from kt.server.chat_form import ChatForm
 from kt.server.chat_request import ChatRequest
 from kt.server.completion_request import CompletionRequest
 from kt.server.errors import ApiError
 from kt.server.gate import MAX_BODY, Gate
-from kt.server.generation import Generations, in_thread
+from kt.server.generation import Generations, Task, in_thread
+from kt.server.profile import Profile, profile_of
 from kt.server.stream import respond
 
 if TYPE_CHECKING:
     from kt.tokenizer import Tokenizer
 
+# What info holds for the server itself.
+HIDDEN = frozenset({"aliases", "tool_form", "reasoning_form"})
 # Bodies above this many bytes are parsed in a thread.
 SMALL_BODY = 1 << 16
 
@@ -56,6 +60,7 @@ def create_app(
     app.state.api_keys = tuple(api_keys)
     app.state.model = info["model"]
     app.state.generations = Generations(engine)
+    app.state.profile = profile_of(tokenizer.template, info)
     _add_information(app, engine, info)
     _add_generation(app, tokenizer, info)
     return app
@@ -70,7 +75,8 @@ def _add_information(app: FastAPI, engine: Engine, info: dict[str, Any]) -> None
         "owned_by": "kt",
         "max_model_len": engine.limit,  # an extension: tokens of prompt and answer together
     }
-    shown = {name: value for name, value in info.items() if name != "aliases"}
+    shown = {name: value for name, value in info.items() if name not in HIDDEN}
+    shown["answers"] = app.state.profile.described()
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -89,20 +95,21 @@ def _add_information(app: FastAPI, engine: Engine, info: dict[str, Any]) -> None
 
 def _add_generation(app: FastAPI, tokenizer: Tokenizer, info: dict[str, Any]) -> None:
     generations: Generations = app.state.generations
+    profile: Profile = app.state.profile
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
         _check_model(body.model, info)
-        prompt = await in_thread("messages", lambda: chat.prompt_ids(tokenizer, body))
-        answers = generations.submit([prompt], body, http.state.request_id)
-        form = chat.ChatForm(tokenizer, body.logprobs)
+        turn = await in_thread("messages", lambda: chat.prepare(tokenizer, profile, body))
+        answers = generations.submit(turn.task, body, http.state.request_id)
+        form = ChatForm(tokenizer, turn, body.logprobs)
         return await respond(http, body, answers, form, info["model"])
 
     @app.post("/v1/completions")
     async def text_completions(body: CompletionRequest, http: Request) -> Response:
         _check_model(body.model, info)
         prompts = await in_thread("prompt", lambda: completions.prompt_ids(tokenizer, body))
-        answers = generations.submit(prompts, body, http.state.request_id)
+        answers = generations.submit(Task(prompts), body, http.state.request_id)
         form = completions.CompletionForm(tokenizer, body.logprobs is not None)
         return await respond(http, body, answers, form, info["model"])
 

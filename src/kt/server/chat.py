@@ -1,72 +1,128 @@
-"""/v1/chat/completions."""
+"""From a chat request to a prompt, and how its answer has to be read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from kt.engine.request import Delta, TokenInfo
+from kt.engine.request import Grammar
+from kt.errors import KtError
+from kt.server import grammars, tool_prompt
 from kt.server.chat_request import ChatRequest
-from kt.server.generation import Answer
-from kt.server.stream import Choice
+from kt.server.generation import Task
+from kt.server.output import OutputParser
+from kt.server.profile import Profile
+from kt.server.tool_parsers import Tools
 
 if TYPE_CHECKING:
     from kt.tokenizer import Tokenizer
 
-
-def prompt_ids(tokenizer: Tokenizer, body: ChatRequest) -> list[int]:
-    """The conversation through the chat template. Raises KtError with the template's words."""
-    messages = [message.for_template() for message in body.messages]
-    return tokenizer.encode_chat(messages, **body.chat_template_kwargs)
+# So many of the prompt's last tokens tell whether it has opened a thought.
+_END_TOKENS: Final = 16
+_HARMONY_ANSWER: Final = "<|channel|>final<|message|>"
 
 
-class ChatForm:
-    id_prefix = "chatcmpl-"
-    object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
+@dataclass(frozen=True)
+class Turn:
+    """A rendered conversation. tools: functions that may be called, None if calls are not expected;
+    thinking: the prompt has opened a thought; grammar, grammar_after, shown: as in the engine's
+    Request; parallel: whether more calls than one may be told.
+    """
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: bool) -> None:
-        self._tokenizer = tokenizer
-        self._logprobs = logprobs
+    prompt_ids: list[int]
+    profile: Profile
+    tools: Tools | None
+    thinking: bool
+    grammar: Grammar | None
+    grammar_after: str | None
+    shown: tuple[str, ...]
+    parallel: bool
 
-    def opening(self, index: int) -> Choice | None:
-        return self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
+    @property
+    def task(self) -> Task:
+        """For the engine."""
+        return Task([self.prompt_ids], self.grammar, self.grammar_after, self.shown)
 
-    def piece(self, index: int, delta: Delta) -> Choice | None:
-        if not delta.text and not self._logprobs:
-            return None
-        return {**self._chunk(index, {"content": delta.text}), **self._logprobs_of(delta.tokens)}
-
-    def ending(self, index: int, reason: str) -> Choice:
-        return {**self._chunk(index, {}), "finish_reason": reason}
-
-    def whole(self, index: int, answer: Answer, reason: str) -> Choice:
-        message = {"role": "assistant", "content": "".join(answer.text), "refusal": None}
-        logprobs = self._logprobs_of(answer.tokens)
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": reason,
-            **logprobs,
-        }
-
-    @staticmethod
-    def _chunk(index: int, delta: dict[str, Any]) -> Choice:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-    def _logprobs_of(self, tokens: list[TokenInfo]) -> dict[str, Any]:
-        if not self._logprobs:
-            return {}
-        content = [self._token(token) for token in tokens]
-        return {"logprobs": {"content": content, "refusal": None}}
-
-    def _token(self, token: TokenInfo) -> dict[str, Any]:
-        decode = self._tokenizer.decode
-        best = [_entry(decode([id], skip_special=False), logprob) for id, logprob in token.best]
-        return {**_entry(token.text, token.logprob), "top_logprobs": best}
+    def parser(self) -> OutputParser:
+        """For one answer."""
+        return self.profile.parser(self.tools, thinking=self.thinking)
 
 
-def _entry(text: str, logprob: float | None) -> dict[str, Any]:
-    """bytes is null for a token without text of its own, such as a part of a character."""
-    content = None if not text or "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": logprob, "bytes": content}
+def prepare(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> Turn:
+    """Renders, encodes, and finds out what to expect. Raises KtError with the template's words."""
+    ids = prompt_ids(tokenizer, profile, body)
+    end = tokenizer.decode(ids[-_END_TOKENS:], skip_special=False)
+    callable_ = body.callable_tools()
+    form = profile.reasoning
+    return Turn(
+        prompt_ids=ids,
+        profile=profile,
+        tools={t.function.name: t.function.parameters for t in callable_} if callable_ else None,
+        thinking=form is not None and form.is_open(end),
+        grammar=_grammar(profile, body, tokenizer.special_ids),
+        grammar_after=_grammar_after(profile, body, end),
+        shown=tuple(mark for mark in profile.shown if mark in tokenizer.special_ids),
+        parallel=body.parallel_tool_calls,
+    )
+
+
+def prompt_ids(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> list[int]:
+    """The conversation through the chat template.
+
+    Most templates expect the arguments of earlier calls as objects, some as text: if one fails over
+    the former, it gets the latter.
+    """
+    try:
+        return _encode(tokenizer, profile, body, parsed=True)
+    except KtError:
+        if not any(message.tool_calls for message in body.messages):
+            raise
+        try:
+            return _encode(tokenizer, profile, body, parsed=False)
+        except KtError:
+            pass
+        raise
+
+
+def _encode(
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, *, parsed: bool
+) -> list[int]:
+    messages = [message.for_template(parsed=parsed) for message in body.messages]
+    # A model that may not call is not told of tools.
+    tools = [] if body.tool_choice.type == "none" else [tool.for_template() for tool in body.tools]
+    variables = body.template_variables()
+    if not profile.teaches:
+        return tokenizer.encode_chat(tool_prompt.explain(messages, tools), **variables)
+    if tools:
+        return tokenizer.encode_chat(messages, tools=tools, **variables)
+    return tokenizer.encode_chat(messages, **variables)
+
+
+def _grammar(profile: Profile, body: ChatRequest, special: Mapping[str, int]) -> Grammar | None:
+    asked = body.grammar(body.response_format)
+    tools = body.callable_tools()
+    if not tools or (body.tool_choice.type == "auto" and asked is None):
+        return asked
+    signatures = [grammars.Signature(t.function.name, t.function.parameters) for t in tools]
+    text = grammars.calls(
+        profile.tools,
+        signatures,
+        special,
+        parallel=body.parallel_tool_calls and body.tool_choice.function is None,
+        answer=body.answer_schema(body.response_format),
+    )
+    return Grammar("lark", text)
+
+
+def _grammar_after(profile: Profile, body: ChatRequest, prompt_end: str) -> str | None:
+    """A thought is free; the grammar binds what follows it."""
+    grammar = body.grammar(body.response_format)
+    forced = bool(body.callable_tools()) and body.tool_choice.type != "auto"
+    if grammar is None and not forced:
+        return None
+    if profile.harmony:
+        # A grammar of calls covers the thought itself.
+        return None if body.callable_tools() else _HARMONY_ANSWER
+    form = profile.reasoning
+    return None if form is None or form.is_closed(prompt_end) else form.closing

@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from kt.server.schemas import MAX_TOKENS, Generation, StrictModel
+from kt.server.structure import ResponseFormat, Structured
+from kt.server.tool_schemas import MAX_TOOLS, AnyToolChoice, Tool, ToolCall, ToolChoice, depth
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_CHARACTERS = 16384
@@ -51,9 +53,10 @@ class Message(StrictModel):
     name: str | None = Field(None, max_length=256)
     tool_call_id: str | None = Field(None, max_length=256)
     reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_TOOLS)
 
+    harmless = frozenset({"parsed"})
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tool_calls": ([],),
         "function_call": (),
         "refusal": ("",),
         "audio": (),
@@ -64,37 +67,45 @@ class Message(StrictModel):
     def _content_is_given(self) -> Message:
         if self.content is None and self.role != "assistant":
             raise ValueError(f"a {self.role} message needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"a {self.role} message cannot call tools")
         return self
 
-    def for_template(self) -> dict[str, Any]:
-        """The message as templates expect it; an assistant's null content is the empty text."""
-        message = self.model_dump(exclude_none=True)
+    def for_template(self, *, parsed: bool = True) -> dict[str, Any]:
+        """The message as templates expect it; an assistant's null content is the empty text.
+
+        parsed: arguments of tool calls as objects, which most templates expect; else as JSON text.
+        """
+        message = self.model_dump(exclude_none=True, exclude={"tool_calls"})
         message["content"] = self.content or ""
         if self.role == "developer":
             message["role"] = "system"
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template(parsed=parsed) for call in self.tool_calls]
         return message
 
 
-class ChatRequest(Generation):
+class ChatRequest(Generation, Structured):
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[Tool] = Field([], max_length=MAX_TOOLS)
+    tool_choice: AnyToolChoice = ToolChoice(type="auto")
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] = Field(
         {}, description="extra variables of the chat template"
     )
 
-    harmless = Generation.harmless | {"parallel_tool_calls", "prompt_cache_retention"}
+    harmless = Generation.harmless | {"prompt_cache_retention"}
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "response_format": ({"type": "text"},),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
-        "reasoning_effort": (),
         "verbosity": (),
         "web_search_options": (),
         "store": (False,),
@@ -105,7 +116,7 @@ class ChatRequest(Generation):
     def _bounded(cls, value: dict[str, Any]) -> dict[str, Any]:
         if len(json.dumps(value)) > MAX_TEMPLATE_CHARACTERS:
             raise ValueError(f"is longer than {MAX_TEMPLATE_CHARACTERS} characters of JSON")
-        if _depth(value) > MAX_TEMPLATE_DEPTH:
+        if depth(value) > MAX_TEMPLATE_DEPTH:
             raise ValueError(f"is nested deeper than {MAX_TEMPLATE_DEPTH}")
         for name in value:
             if name in RESERVED or not name.isidentifier():
@@ -119,19 +130,43 @@ class ChatRequest(Generation):
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise ValueError("max_tokens and max_completion_tokens differ; give one of them")
+        self._check_tools()
         return self
+
+    def _check_tools(self) -> None:
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise ValueError("two tools have the same name")
+        wanted = self.tool_choice.function
+        if self.tool_choice.type == "required" and not names:
+            raise ValueError("tool_choice 'required' needs tools")
+        if wanted is not None and wanted.name not in names:
+            raise ValueError(f"tool_choice names {wanted.name!r}, which is not among the tools")
+        if self.callable_tools() and self.grammar(self.response_format) is not None:
+            if self.tool_choice.type != "auto":
+                raise ValueError("a forced tool call cannot have a response format, too")
+            if self.answer_schema(self.response_format) is None:
+                raise ValueError("guided_regex and guided_grammar do not go with tools")
+
+    def callable_tools(self) -> list[Tool]:
+        """The tools that this answer may call."""
+        if self.tool_choice.type == "none":
+            return []
+        if self.tool_choice.function is not None:
+            name = self.tool_choice.function.name
+            return [tool for tool in self.tools if tool.function.name == name]
+        return self.tools
+
+    def template_variables(self) -> dict[str, Any]:
+        """What the template is told besides messages and tools."""
+        effort = self.reasoning_effort
+        said: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+        if effort == "none":
+            said = {"enable_thinking": False, "thinking": False}
+        return {**said, **self.chat_template_kwargs}
 
     def token_limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
     def best_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
-
-
-def _depth(value: Any) -> int:
-    """Levels of nesting; the JSON parser has already bounded it."""
-    if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
-    return 0

@@ -35,16 +35,16 @@ class CompletionForm:
         self._logprobs = logprobs
         self._offsets: dict[int, int] = defaultdict(int)
 
-    def opening(self, index: int) -> Choice | None:
-        return None
+    def opening(self, index: int) -> list[Choice]:
+        return []
 
-    def piece(self, index: int, delta: Delta) -> Choice | None:
+    def piece(self, index: int, delta: Delta) -> list[Choice]:
         if not delta.text and not self._logprobs:
-            return None
-        return self._choice(index, delta.text, self._logprobs_of(index, delta.tokens), None)
+            return []
+        return [self._choice(index, delta.text, self._logprobs_of(index, delta.tokens), None)]
 
-    def ending(self, index: int, reason: str) -> Choice:
-        return self._choice(index, "", None, reason)
+    def ending(self, index: int, reason: str) -> list[Choice]:
+        return [self._choice(index, "", None, reason)]
 
     def whole(self, index: int, answer: Answer, reason: str) -> Choice:
         logprobs = self._logprobs_of(index, answer.tokens)

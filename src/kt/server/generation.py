@@ -12,7 +12,7 @@ from fastapi import Request as HttpRequest
 
 from kt.engine.engine import Engine
 from kt.engine.handle import Handle
-from kt.engine.request import Delta, Event, Finished, Request, TokenInfo
+from kt.engine.request import Delta, Event, Finished, Grammar, Request, TokenInfo
 from kt.errors import KtError
 from kt.server.errors import ApiError, from_kt
 from kt.server.schemas import Generation
@@ -79,8 +79,20 @@ class Answers:
     def _raise_if_failed(self, finished: Finished) -> None:
         if finished.reason == "error":
             raise ApiError(500, finished.message or "the engine failed on this request")
+        if finished.reason == "timeout":
+            raise ApiError(504, finished.message or "the answer took too long", code="timeout")
         if finished.reason == "cancelled":
             raise ApiError(503, self.stopped or finished.message or "the request was cancelled")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts, and what the engine's Request says about the answers to them."""
+
+    prompts: list[list[int]]
+    grammar: Grammar | None = None
+    grammar_after: str | None = None
+    shown: tuple[str, ...] = ()
 
 
 @dataclass
@@ -129,12 +141,14 @@ async def _departure(http: HttpRequest) -> None:
 class Generations:
     """Every request that is being answered, so that a shutdown can tell their clients."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, timeout: float | None = None) -> None:
+        """timeout: seconds that an answer may take in all."""
         self._engine = engine
+        self._timeout = timeout
         self._live: set[Answers] = set()
         self._closed = ""
 
-    def submit(self, prompts: list[list[int]], body: Generation, request_id: str) -> Answers:
+    def submit(self, task: Task, body: Generation, request_id: str) -> Answers:
         """body.n answers to each prompt, ordered by prompt. Raises ApiError; then nothing stays
         behind.
         """
@@ -142,9 +156,17 @@ class Generations:
             raise ApiError(503, self._closed)
         handles: list[Handle] = []
         try:
-            for prompt in prompts:
+            for prompt in task.prompts:
                 for choice in range(body.n):
-                    request = Request(prompt, body.sampling(choice), id=request_id)
+                    request = Request(
+                        prompt,
+                        body.sampling(choice),
+                        id=request_id,
+                        grammar=task.grammar,
+                        grammar_after=task.grammar_after,
+                        timeout=self._timeout,
+                        shown=task.shown,
+                    )
                     handles.append(self._engine.submit(request))
         except KtError as error:
             for handle in handles:

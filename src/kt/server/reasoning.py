@@ -10,7 +10,7 @@ from kt.errors import ModelError
 
 @dataclass(frozen=True)
 class ReasoningForm:
-    """The thought stands between `opening` and `closing`, at the start of an answer. A chat template
+    """The thought stands between `opening` and `closing`, at the start of an answer. A template
     that mentions `closing` is of a model that thinks so.
     """
 

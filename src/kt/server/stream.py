@@ -28,14 +28,14 @@ class Form(Protocol):
     object: str
     chunk_object: str
 
-    def opening(self, index: int) -> Choice | None:
-        """The chunk that precedes an answer's text."""
+    def opening(self, index: int) -> list[Choice]:
+        """The chunks that precede an answer's text."""
 
-    def piece(self, index: int, delta: Delta) -> Choice | None:
-        """The chunk with new text; None if there is nothing to say."""
+    def piece(self, index: int, delta: Delta) -> list[Choice]:
+        """The chunks with new text; none if there is nothing to say."""
 
-    def ending(self, index: int, reason: str) -> Choice:
-        """The chunk that carries the finish reason."""
+    def ending(self, index: int, reason: str) -> list[Choice]:
+        """What was held back, and the chunk that carries the finish reason."""
 
     def whole(self, index: int, answer: Answer, reason: str) -> Choice:
         """A complete answer."""
@@ -88,16 +88,16 @@ async def _events(
     finished: list[Finished] = []
     try:
         for index in range(len(answers.handles)):
-            if (choice := form.opening(index)) is not None:
+            for choice in form.opening(index):
                 yield event({**head, "choices": [choice]})
         async with aclosing(answers.events()) as incoming:
             async for index, news in incoming:
                 if isinstance(news, Delta):
-                    choice = form.piece(index, news)
+                    choices = form.piece(index, news)
                 else:
                     finished.append(news)
-                    choice = form.ending(index, news.reason)
-                if choice is not None:
+                    choices = form.ending(index, news.reason)
+                for choice in choices:
                     yield event({**head, "choices": [choice]})
         if body.include_usage:
             yield event({**head, "choices": [], "usage": usage_of(finished, body.n)})

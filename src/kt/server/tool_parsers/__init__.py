@@ -1,6 +1,6 @@
 """The forms in which models write tool calls, one row each.
 
-A call's text is held back until its closing mark; then it is a call, or text that is shown as it is.
+A call's text is held back until its closing mark; then it is a call, or it is shown as it is.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ __all__ = ["TOOL_FORMS", "Call", "Malformed", "ToolForm", "Tools", "Unfinished",
 
 @dataclass(frozen=True)
 class ToolForm:
-    """signs: texts by which a chat template is known to teach this form; the first row wins.
+    """signs: texts by one of which, and by `also`, a chat template is known to teach this form; the
+    first row wins.
 
     opening, closing: the marks around what `parse` reads; dropped: marks around those that mean
-    nothing by themselves; bare: a call may also be the whole answer, without marks. parse raises
-    Malformed. before, between, after: what stands around the arguments of a call (%s: its name),
-    which a grammar forces.
+    nothing by themselves; bare: reads an answer that is a call without marks. Both raise Malformed.
+
+    The rest is what a grammar forces: `first`, calls with `joint` between them, `last`; a call is
+    `before` (%s: its name, %i: its number), arguments, `after`; arguments: "json", or how one is
+    written (%s: its name, |: its value).
     """
 
     name: str
@@ -39,6 +42,7 @@ class ToolForm:
     last: str = ""
     joint: str = "\n"
     arguments: str = "json"
+    also: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -78,7 +82,8 @@ TOOL_FORMS: Final = (
     ),
     ToolForm(
         name="deepseek_v3",
-        signs=("<｜tool▁sep｜>", "```json"),
+        signs=("<｜tool▁calls▁begin｜>",),
+        also="```json",
         opening="<｜tool▁call▁begin｜>",
         closing="<｜tool▁call▁end｜>",
         dropped=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
@@ -156,8 +161,6 @@ def tool_form(template: str, override: str | None = None) -> ToolForm | None:
         names = ", ".join(form.name for form in TOOL_FORMS)
         raise ModelError(f"there is no tool form {override!r}; there are {names}, harmony")
     for form in TOOL_FORMS:
-        if any(sign in template for sign in form.signs):
-            if form.name == "deepseek_v3" and "<｜tool▁calls▁begin｜>" not in template:
-                continue
+        if any(sign in template for sign in form.signs) and form.also in template:
             return form
     return None

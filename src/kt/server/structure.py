@@ -1,0 +1,90 @@
+"""The form that a request wants an answer in, as the engine's grammar."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from kt.engine.request import Grammar
+from kt.server.schemas import StrictModel
+from kt.server.tool_schemas import JsonSchema
+
+MAX_GRAMMAR = 1 << 18
+"""Characters of a regular expression or grammar."""
+
+
+class NamedSchema(StrictModel):
+    name: str = Field("answer", max_length=256)
+    description: str | None = None
+    schema_: JsonSchema | None = Field(None, alias="schema")
+    strict: bool = True
+
+
+class ResponseFormat(StrictModel):
+    """json_schema is always enforced, whatever `strict` says."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema goes with type 'json_schema'")
+        return self
+
+
+class Structured(StrictModel):
+    """Extensions that other open servers also have; at most one of them."""
+
+    guided_json: JsonSchema | str | None = Field(None, description="a JSON schema, or its text")
+    guided_regex: str | None = Field(None, min_length=1, max_length=MAX_GRAMMAR)
+    guided_grammar: str | None = Field(
+        None, min_length=1, max_length=MAX_GRAMMAR, description="Lark (llguidance) or GBNF"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Structured:
+        given = [self.guided_json, self.guided_regex, self.guided_grammar]
+        format_ = getattr(self, "response_format", None)
+        count = sum(value is not None for value in given)
+        count += format_ is not None and format_.type != "text"
+        if count > 1:
+            raise ValueError("give one of response_format, guided_json, _regex and _grammar")
+        self._guided_schema()
+        return self
+
+    def answer_schema(self, format_: ResponseFormat | None = None) -> dict[str, Any] | None:
+        """The JSON schema that the answer must meet, None if there is none."""
+        if self.guided_json is not None:
+            return self._guided_schema()
+        if format_ is None or format_.type == "text":
+            return None
+        schema = format_.json_schema.schema_ if format_.json_schema else None
+        return schema or {"type": "object"}
+
+    def grammar(self, format_: ResponseFormat | None = None) -> Grammar | None:
+        """What the engine enforces. Raises ValueError for a guided_json that is no schema."""
+        if self.guided_regex is not None:
+            return Grammar("regex", self.guided_regex)
+        if self.guided_grammar is not None:
+            kind: Literal["gbnf", "lark"] = "gbnf" if "::=" in self.guided_grammar else "lark"
+            return Grammar(kind, self.guided_grammar)
+        schema = self.answer_schema(format_)
+        if schema is None:
+            return None
+        if format_ is not None and format_.type == "json_object":
+            return Grammar("json_object")
+        return Grammar("json_schema", json.dumps(schema))
+
+    def _guided_schema(self) -> dict[str, Any]:
+        if not isinstance(self.guided_json, str):
+            return self.guided_json or {}
+        try:
+            schema = json.loads(self.guided_json)
+        except (ValueError, RecursionError):
+            schema = None
+        if not isinstance(schema, dict):
+            raise ValueError("guided_json is not a JSON schema")
+        return schema

@@ -1,0 +1,128 @@
+"""Tools in a chat request: definitions, the choice among them, calls in earlier messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from kt.server.schemas import StrictModel
+
+MAX_TOOLS = 512
+MAX_DEPTH = 64
+NAME = r"^[A-Za-z0-9_.\-]{1,128}$"
+
+
+def depth(value: Any) -> int:
+    """Levels of nesting; the JSON parser has already bounded it."""
+    if isinstance(value, dict):
+        return 1 + max(map(depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(depth, value), default=0)
+    return 0
+
+
+def _schema(value: Any) -> Any:
+    if isinstance(value, dict) and depth(value) > MAX_DEPTH:
+        raise ValueError(f"is nested deeper than {MAX_DEPTH}")
+    return value
+
+
+JsonSchema = Annotated[dict[str, Any], BeforeValidator(_schema)]
+
+
+class Function(StrictModel):
+    name: str = Field(pattern=NAME)
+    description: str | None = None
+    parameters: JsonSchema = Field({}, description="JSON schema of the arguments")
+    strict: bool = False
+
+
+class Tool(StrictModel):
+    type: Literal["function"]
+    function: Function
+
+    def for_template(self) -> dict[str, Any]:
+        """As templates expect it."""
+        function = self.function
+        shown: dict[str, Any] = {"name": function.name}
+        if function.description is not None:
+            shown["description"] = function.description
+        shown["parameters"] = function.parameters or {"type": "object", "properties": {}}
+        return {"type": "function", "function": shown}
+
+
+class NamedFunction(StrictModel):
+    name: str = Field(pattern=NAME)
+
+
+class ToolChoice(StrictModel):
+    """none, auto, required, or (type "function") the one that must be called."""
+
+    type: Literal["none", "auto", "required", "function"]
+    function: NamedFunction | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> ToolChoice:
+        if (self.type == "function") != (self.function is not None):
+            raise ValueError("a function's name goes with type 'function'")
+        return self
+
+
+def _choice(value: Any) -> Any:
+    """OpenAI's two forms: a word, or an object."""
+    if isinstance(value, str):
+        if value not in ("none", "auto", "required"):
+            raise ValueError("must be 'none', 'auto', 'required' or name a function")
+        return {"type": value}
+    return value
+
+
+AnyToolChoice = Annotated[
+    ToolChoice,
+    BeforeValidator(_choice),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "enum": ["none", "auto", "required"]},
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"const": "function"},
+                        "function": {
+                            "type": "object",
+                            "properties": {"name": {"type": "string"}},
+                            "required": ["name"],
+                        },
+                    },
+                    "required": ["type", "function"],
+                },
+            ]
+        }
+    ),
+]
+
+
+class CalledFunction(StrictModel):
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str = "{}"
+
+
+class ToolCall(StrictModel):
+    id: str = Field("", max_length=256)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    harmless = frozenset({"index"})
+
+    def for_template(self, *, parsed: bool) -> dict[str, Any]:
+        """parsed: the arguments as an object, where they are one."""
+        arguments: Any = self.function.arguments
+        if parsed:
+            try:
+                value = json.loads(arguments or "{}", strict=False)
+            except (ValueError, RecursionError):
+                value = None
+            arguments = value if isinstance(value, dict) else arguments
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id, "type": "function", "function": function}
