@@ -93,7 +93,7 @@ def test_integer_formats_give_the_same_bits_on_amx_and_vnni(packed_format):
         assert_same_bits(result, results["amx_model"])
 
 
-@pytest.mark.parametrize("packed_format", ["F32", "F16", "BF16", "I8_G32", "I4_G32M", "I4_K32M"])
+@pytest.mark.parametrize("packed_format", FORMATS)
 def test_integers_are_exact(library, packed_format):
     """Small integers survive every rounding, so the product is known without any tolerance."""
     rng = np.random.default_rng(7)
