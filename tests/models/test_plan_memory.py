@@ -46,6 +46,7 @@ def test_the_plan_is_what_the_executor_takes(tmp_path: Path, kind: str, max_batc
         cpus=made.worker_cpus.value,
         n_pages=made.n_pages.value,
         max_batch_tokens=made.max_batch_tokens,
+        max_logits=made.max_logits,
     )
     try:
         held = executor.memory

@@ -70,11 +70,11 @@ def test_working_memory_counts_rows_and_logits(tmp_path: Path) -> None:
     spec = families.spec(open_checkpoint(tiny_gguf(tmp_path / "t.gguf")))
 
     def working(**changes: int) -> int:
-        sizes = {"max_batch_tokens": 100, "max_batch": 1, "threads": 1}
+        sizes = {"max_batch_tokens": 100, "max_logits": 1, "threads": 1}
         return budget.working_bytes(spec, **{**sizes, **changes})
 
     # Logits in the step program and in Python, and the rows that they are computed from.
-    per_sequence = (working(max_batch=3) - working()) / 2
+    per_sequence = (working(max_logits=3) - working()) / 2
     assert per_sequence == 2 * 4 * spec.vocab + 15 * spec.hidden
     per_row = (working(max_batch_tokens=200) - working()) / 100
     assert per_row >= 4 * 2 * spec.hidden

@@ -122,7 +122,7 @@ def test_a_refusal_names_a_quantisation_that_fits(tmp_path: Path) -> None:
 
     rest = (
         budget.PROCESS_BYTES
-        + budget.working_bytes(spec, max_batch_tokens=520, max_batch=8, threads=8)
+        + budget.working_bytes(spec, max_batch_tokens=520, max_logits=40, threads=8)
         + 3 * MIB
     )
     assert "as a Q8_0 GGUF would fit" in refused(rest + values * 34 // 32).hint

@@ -175,7 +175,7 @@ def load(prepared: Prepared, progress: Callable[[int, int], None] | None = None)
         cpus=decided.worker_cpus.value,
         n_pages=decided.n_pages.value,
         max_batch_tokens=decided.max_batch_tokens,
-        max_logits=decided.max_batch.value,
+        max_logits=decided.max_logits,
         progress=progress,
     )
 

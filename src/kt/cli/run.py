@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 PROMPT_TOKENS = 512
 """The longest answer to --prompt."""
+
+
+class Speculation(str, Enum):
+    """The values of --speculate."""
+
+    OFF = "off"
+    NGRAM = "ngram"
 
 
 def run(
@@ -51,6 +59,9 @@ def run(
     variant: Annotated[
         str | None, typer.Option(help="Kernel variant, to go below what the CPU can do.")
     ] = None,
+    speculate: Annotated[
+        Speculation, typer.Option(help="Guess greedy answers' next tokens from their own text.")
+    ] = Speculation.OFF,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and load nothing.")
     ] = False,
@@ -97,7 +108,7 @@ def run(
         plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
         if dry_run:
             return
-        with _launch(prepared) as running:
+        with _launch(prepared, speculate) as running:
             if prompt is not None:
                 _answer(running, prompt)
             else:
@@ -152,11 +163,12 @@ def _show_refused(problem: KtError, as_json: bool) -> None:
         render.json({"fits": False, "plan": problem.plan})
 
 
-def _launch(prepared: Prepared) -> Running:
+def _launch(prepared: Prepared, speculate: Speculation) -> Running:
     from kt.engine.launch import launch
 
     with render.progress(f"Loading {prepared.name}") as update:
-        return launch(prepared, progress=update)
+        guesses: Literal["ngram"] | None = None if speculate is Speculation.OFF else "ngram"
+        return launch(prepared, progress=update, speculate=guesses)
 
 
 def _serve(

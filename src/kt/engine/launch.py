@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kt.engine.engine import Engine
 from kt.kernels.variants import Variant, select
@@ -104,9 +104,11 @@ def launch(
     *,
     progress: Callable[[int, int], None] | None = None,
     warm_up: bool = True,
+    speculate: Literal["ngram"] | None = None,
+    max_queue: int | None = None,
 ) -> Running:
     """Packs the weights (progress(done, total) in bytes), runs the largest prefill once, starts the
-    engine.
+    engine. speculate, max_queue: see Engine.
 
     Raises KtError; then nothing stays in memory.
     """
@@ -125,7 +127,7 @@ def launch(
         cpus=decided.worker_cpus.value,
         n_pages=decided.n_pages.value,
         max_batch_tokens=decided.max_batch_tokens,
-        max_logits=decided.max_batch.value,
+        max_logits=decided.max_logits,
         progress=progress,
     )
     try:
@@ -135,6 +137,8 @@ def launch(
             model_name=prepared.name,
             max_batch=decided.max_batch.value,
             prefill_chunk=decided.max_batch_tokens - decided.max_batch.value,
+            speculate=speculate,
+            max_queue=max_queue,
         )
         if warm_up:
             engine.warm_up()

@@ -127,13 +127,13 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_batch: int, threads: int) -> int:
+def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_logits: int, threads: int) -> int:
     """What a forward pass holds beside weights and KV pages, at most (Program::reserve in
     native/runtime/build.h).
 
     Per row of the batch: float32 slots; inputs of matrices once more in up to two encodings of
     together 7 bytes; queries; and for every chosen expert its intermediate values and its output.
-    Per sequence: the rows that logits are computed from, and the logits, here and in Python.
+    Per row with logits: the row that they are computed from, and the logits, here and in Python.
     """
     widest = max(_layer_row_bytes(spec.hidden, layer) for layer in spec.layers)
     row = (4 * 2 + 7) * spec.hidden + widest
@@ -141,7 +141,7 @@ def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_batch: int, thr
     head = max(_round_up(layer.attention.head_dim, 32) for layer in spec.layers)
     splits = 16_384 * (head + 2) * 4  # partial results of attention over parts of a long context
     scratch = threads * 24 * (256 * 8 + head * 12)  # scores of 24 query rows and 256 keys
-    return max_batch_tokens * row + splits + scratch + max_batch * logits_row
+    return max_batch_tokens * row + splits + scratch + max_logits * logits_row
 
 
 def _layer_row_bytes(hidden: int, layer: LayerSpec) -> int:

@@ -15,6 +15,8 @@ from kt.weights.checkpoint import Checkpoint
 
 MAX_BATCH: Final = 8
 PREFILL_CHUNK: Final = 512
+SPARE_LOGITS: Final = 32
+"""Rows of a step with logits beside one a sequence: scored prompts, checked guesses."""
 GOOD_CONTEXT: Final = 4096
 """Below this much context the KV cache may take all that is left, not just half."""
 LEAST_CONTEXT: Final = 512
@@ -39,6 +41,7 @@ class Plan:
     max_batch: Choice[int]
     n_pages: Choice[int]
     max_batch_tokens: int
+    max_logits: int
     parts: dict[str, int]
     source_bytes: int
     usable: Choice[int]
@@ -61,6 +64,7 @@ class Plan:
             "kv_pages": _choice(self.n_pages),
             "kv_page_tokens": budget.PAGE_TOKENS,
             "max_batch_tokens": self.max_batch_tokens,
+            "max_logits": self.max_logits,
             "memory": {
                 "needed_bytes": self.needed,
                 "usable_bytes": self.usable.value,
@@ -92,12 +96,13 @@ def plan(
         max_batch or MAX_BATCH, "asked for" if max_batch else "sequences computed at once"
     )
     max_batch_tokens = PREFILL_CHUNK + batch.value
+    max_logits = SPARE_LOGITS + batch.value
     workers = _workers(machine, threads)
     parts = budget.weight_bytes(spec, checkpoint)
     parts["working"] = budget.working_bytes(
         spec,
         max_batch_tokens=max_batch_tokens,
-        max_batch=batch.value,
+        max_logits=max_logits,
         threads=len(workers.value),
     )
     parts["process"] = budget.PROCESS_BYTES
@@ -117,6 +122,7 @@ def plan(
         max_batch=batch,
         n_pages=pages,
         max_batch_tokens=max_batch_tokens,
+        max_logits=max_logits,
         parts=parts,
         source_bytes=checkpoint.tensor_bytes,
         usable=usable,
