@@ -96,7 +96,8 @@ class Scheduler:
 
     def schedule(self) -> list[Chunk]:
         """The next step's work, with pages for all of it; empty only if there are no sequences."""
-        self._spare_logits = self._max_logits - self.max_batch
+        present = min(self.max_batch, len(self.running) + len(self.waiting))
+        self._spare_logits = self._max_logits - present
         chunks = self._decodes()
         budget = self._max_tokens - sum(chunk.rows for chunk in chunks)
         budget = min(budget, self.shared_chunk if chunks else self._prefill_chunk)
