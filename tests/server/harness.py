@@ -38,8 +38,8 @@ class TextTokenizer(FakeTokenizer):
         self.template = template
         self.rendered: list[dict[str, Any]] = []  # what each prompt was made from
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        return [BOS, *self.ids(text, special)]
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        return [BOS, *self.ids(text, special)] if add_bos else self.ids(text, special)
 
     def ids(self, text: str, special: bool) -> list[int]:
         return super().encode(text, special=special)
@@ -87,10 +87,14 @@ class Running:
 
 
 @contextmanager
-def running(executor: FakeExecutor, tokenizer: Any = None, **options: Any) -> Iterator[Running]:
+def running(
+    executor: FakeExecutor, tokenizer: Any = None, *, max_queue: int | None = None, **options: Any
+) -> Iterator[Running]:
     tokenizer = tokenizer or TextTokenizer()
     with ExitStack() as stack:
-        engine = Engine(executor, tokenizer, model_name=MODEL, max_batch=8).start()
+        engine = Engine(
+            executor, tokenizer, model_name=MODEL, max_batch=8, max_queue=max_queue
+        ).start()
         stack.callback(engine.close, 0.0)
         app = create_app(engine, tokenizer, INFO, **options)
         listener = reserve("127.0.0.1", 0)

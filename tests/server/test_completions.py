@@ -127,7 +127,7 @@ def test_a_prompt_of_another_kind_is_refused(random_server, prompt):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"echo": True}, {"best_of": 3}, {"suffix": "x"}],
+    [{"best_of": 3}, {"suffix": "x"}],
     ids=lambda fields: next(iter(fields)),
 )
 def test_what_is_not_there_yet_is_refused_by_name(random_server, fields):

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 
 import kt
 from kt.engine.engine import Engine
-from kt.server import chat, completions, errors
-from kt.server.chat_form import ChatForm
-from kt.server.chat_request import ChatRequest
-from kt.server.completion_request import CompletionRequest
-from kt.server.errors import ApiError
+from kt.errors import UsageError
+from kt.server import errors, openapi, routes
 from kt.server.gate import MAX_BODY, Gate
-from kt.server.generation import Generations, Task, in_thread
-from kt.server.profile import Profile, profile_of
-from kt.server.stream import respond
+from kt.server.generation import Generations
+from kt.server.json_body import JsonRoute
+from kt.server.metrics import CONTENT_TYPE, Metrics
+from kt.server.profile import profile_of
+from kt.server.sampling_defaults import SamplingDefaults
+from kt.server.service import Service
 
 if TYPE_CHECKING:
     from kt.tokenizer import Tokenizer
 
 # What info holds for the server itself.
 HIDDEN = frozenset({"aliases", "tool_form", "reasoning_form"})
-# Bodies above this many bytes are parsed in a thread.
-SMALL_BODY = 1 << 16
 
 
 def create_app(
@@ -41,12 +37,17 @@ def create_app(
     *,
     api_keys: Sequence[str] = (),
     max_body: int = MAX_BODY,
+    defaults: SamplingDefaults | None = None,
+    timeout: float | None = None,
+    cors: Sequence[str] = (),
 ) -> FastAPI:
-    """The OpenAI-compatible application over a started engine.
+    """The application over a started engine.
 
-    info["model"] is the name that is served and info["aliases"] (optional) are other names that
-    requests may use for it; all of info but the aliases is shown by /health. api_keys: any of them
-    lets a request in.
+    info["model"] is the name that is served; info["aliases"] (optional) are other names that
+    requests may use for it; info["tool_form"] and info["reasoning_form"] (optional) override what
+    the chat template shows; the rest of info is shown by /health. api_keys: any of them lets a
+    request in. defaults: sampling for requests that say nothing. timeout: seconds an answer may
+    take. cors: origins whose web pages may use the server. Raises ModelError, UsageError.
     """
     app = FastAPI(
         title="kt",
@@ -56,32 +57,63 @@ def create_app(
     )
     app.router.route_class = JsonRoute
     app.add_middleware(Gate, api_keys=api_keys, max_body=max_body)
+    _add_cors(app, cors, api_keys)
     errors.install(app)
+    defaults = defaults or SamplingDefaults()
+    metrics = Metrics(engine)
+    generations = Generations(engine, metrics, defaults=defaults, timeout=timeout)
+    profile = profile_of(tokenizer.template, info)
+    service = Service(engine, tokenizer, info, profile, generations)
     app.state.api_keys = tuple(api_keys)
-    app.state.model = info["model"]
-    app.state.generations = Generations(engine)
-    app.state.profile = profile_of(tokenizer.template, info)
-    _add_information(app, engine, info)
-    _add_generation(app, tokenizer, info)
+    app.state.model = service.model
+    app.state.generations = generations
+    _add_information(app, service, metrics, defaults)
+    routes.add_openai(app, service)
+    routes.add_anthropic(app, service)
+    routes.add_tokens(app, service)
+    openapi.install(app)
     return app
 
 
-def _add_information(app: FastAPI, engine: Engine, info: dict[str, Any]) -> None:
-    started = int(time.time())
+def _add_cors(app: FastAPI, origins: Sequence[str], api_keys: Sequence[str]) -> None:
+    if not origins:
+        return
+    if "*" in origins and not api_keys:
+        raise UsageError(
+            "with --cors '*' every web page could use this server",
+            hint="give it --api-key KEY, or name the origins",
+        )
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
+
+
+def _add_information(
+    app: FastAPI, service: Service, metrics: Metrics, defaults: SamplingDefaults
+) -> None:
+    engine = service.engine
     card = {
-        "id": info["model"],
+        "id": service.model,
         "object": "model",
-        "created": started,
+        "created": int(time.time()),
         "owned_by": "kt",
         "max_model_len": engine.limit,  # an extension: tokens of prompt and answer together
     }
-    shown = {name: value for name, value in info.items() if name not in HIDDEN}
-    shown["answers"] = app.state.profile.described()
+    shown = {name: value for name, value in service.info.items() if name not in HIDDEN}
+    shown |= {"answers": service.profile.described(), "sampling": defaults.described()}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
         stats = asdict(engine.stats())
         return {"status": "ok", "version": kt.__version__, **shown, "stats": stats}
+
+    @app.get("/metrics", response_class=Response)
+    async def prometheus() -> Response:
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -89,76 +121,5 @@ def _add_information(app: FastAPI, engine: Engine, info: dict[str, Any]) -> None
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        _check_model(name, info)
+        service.check_model(name)
         return card
-
-
-def _add_generation(app: FastAPI, tokenizer: Tokenizer, info: dict[str, Any]) -> None:
-    generations: Generations = app.state.generations
-    profile: Profile = app.state.profile
-
-    @app.post("/v1/chat/completions")
-    async def chat_completions(body: ChatRequest, http: Request) -> Response:
-        _check_model(body.model, info)
-        turn = await in_thread("messages", lambda: chat.prepare(tokenizer, profile, body))
-        answers = generations.submit(turn.task, body, http.state.request_id)
-        form = ChatForm(tokenizer, turn, body.logprobs)
-        return await respond(http, body, answers, form, info["model"])
-
-    @app.post("/v1/completions")
-    async def text_completions(body: CompletionRequest, http: Request) -> Response:
-        _check_model(body.model, info)
-        prompts = await in_thread("prompt", lambda: completions.prompt_ids(tokenizer, body))
-        answers = generations.submit(Task(prompts), body, http.state.request_id)
-        form = completions.CompletionForm(tokenizer, body.logprobs is not None)
-        return await respond(http, body, answers, form, info["model"])
-
-
-def _check_model(name: str, info: dict[str, Any]) -> None:
-    if name != info["model"] and name not in info.get("aliases", ()):
-        message = f"the model {name[:256]!r} is not served here; {info['model']!r} is"
-        raise ApiError(404, message, param="model", code="model_not_found")
-
-
-class JsonRoute(APIRoute):
-    """A route whose JSON bodies are parsed by `parse_json`."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            return await handler(_JsonRequest(request.scope, request.receive))
-
-        return handle
-
-
-class _JsonRequest(Request):
-    async def json(self) -> Any:
-        body = await self.body()
-        if len(body) <= SMALL_BODY:
-            return parse_json(body)
-        return await asyncio.to_thread(parse_json, body)
-
-
-def parse_json(body: bytes) -> Any:
-    """JSON as the standard has it: UTF-8, no NaN, no half of a surrogate pair. Raises ApiError."""
-    try:
-        value = json.loads(body.decode(), parse_constant=_no_constant)
-        if b"\\ud" in body.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ApiError(400, f"the body is not valid JSON: {error.msg} at {place}") from None
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is not valid UTF-8 at byte {error.start}") from None
-    except UnicodeEncodeError:
-        raise ApiError(400, "the body holds half of a surrogate pair, not a character") from None
-    except RecursionError:
-        raise ApiError(400, "the body is nested too deeply") from None
-    except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}") from None
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")

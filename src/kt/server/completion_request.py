@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from kt.server.schemas import MAX_TOKENS, Generation
+from kt.server.structure import Structured
 
 MAX_PROMPTS = 64
 MAX_ANSWERS = 256
@@ -51,14 +52,16 @@ Prompts = Annotated[
 ]
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(Generation, Structured):
+    """echo: the prompt precedes the answer; then max_tokens may be 0."""
+
     prompt: Prompts
-    max_tokens: int | None = Field(16, ge=1, le=MAX_TOKENS)
+    max_tokens: int | None = Field(16, ge=0, le=MAX_TOKENS)
     logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool = False
 
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "best_of": (1,),
-        "echo": (False,),
         "suffix": ("",),
     }
 
@@ -66,7 +69,14 @@ class CompletionRequest(Generation):
     def _bounded_choices(self) -> CompletionRequest:
         if len(self.prompt) * self.n > MAX_ANSWERS:
             raise ValueError(f"{len(self.prompt)} prompts times n = {self.n} are too many answers")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens 0 is only allowed with echo")
         return self
 
     def best_logprobs(self) -> int | None:
         return self.logprobs
+
+    def prompt_logprobs(self) -> int | None:
+        if not self.echo:
+            return None
+        return 0 if self.max_tokens == 0 and self.logprobs is None else self.logprobs

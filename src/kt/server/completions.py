@@ -30,15 +30,25 @@ class CompletionForm:
     object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, prompts: list[list[int]]):
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
+        self._logprobs = body.logprobs is not None
+        self._n = body.n
+        self._echoes = [self._echo(*pair) for pair in zip(body.prompt, prompts, strict=True)]
+        self._echo_wanted = body.echo
         self._offsets: dict[int, int] = defaultdict(int)
 
     def opening(self, index: int) -> list[Choice]:
-        return []
+        if not self._echo_wanted or self._logprobs:  # with the latter it comes in a piece
+            return []
+        return [self._choice(index, self._echoes[index // self._n], None, None)]
 
     def piece(self, index: int, delta: Delta) -> list[Choice]:
+        if delta.prompt and self._logprobs:
+            logprobs = self._logprobs_of(index, delta.prompt)
+            return [self._choice(index, self._echoes[index // self._n], logprobs, None)]
+        if not delta.tokens and not delta.text:
+            return []
         if not delta.text and not self._logprobs:
             return []
         return [self._choice(index, delta.text, self._logprobs_of(index, delta.tokens), None)]
@@ -47,8 +57,13 @@ class CompletionForm:
         return [self._choice(index, "", None, reason)]
 
     def whole(self, index: int, answer: Answer, reason: str) -> Choice:
-        logprobs = self._logprobs_of(index, answer.tokens)
-        return self._choice(index, "".join(answer.text), logprobs, reason)
+        logprobs = self._logprobs_of(index, [*answer.prompt, *answer.tokens])
+        echo = self._echoes[index // self._n] if self._echo_wanted else ""
+        return self._choice(index, echo + "".join(answer.text), logprobs, reason)
+
+    def _echo(self, prompt: str | tuple[int, ...], ids: list[int]) -> str:
+        """A text as it was sent, ids as their text."""
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids)
 
     @staticmethod
     def _choice(index: int, text: str, logprobs: Any, reason: str | None) -> Choice:
@@ -69,7 +84,9 @@ class CompletionForm:
             "text_offset": offsets,
         }
 
-    def _best(self, token: TokenInfo) -> dict[str, float]:
+    def _best(self, token: TokenInfo) -> dict[str, float] | None:
+        if token.logprob is None:  # the prompt's first token has no distribution
+            return None
         return {
             self._tokenizer.decode([id], skip_special=False): logprob for id, logprob in token.best
         }

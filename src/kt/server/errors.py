@@ -12,10 +12,23 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from kt.engine.request import ContextTooLong, EngineClosed, InvalidRequest
+from kt.engine.request import ContextTooLong, EngineClosed, InvalidRequest, QueueFull
 from kt.errors import KtError, UsageError
 
 log = logging.getLogger("kt.server")
+
+RETRY_SECONDS = 1
+"""What a client is told to wait when the queue is full."""
+
+# Anthropic's names of failures, for /v1/messages.
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
 
 INTERNAL = "kt failed inside; the server's log has the place under this request's id"
 
@@ -42,13 +55,28 @@ class ApiError(HTTPException):
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.content(), self.status_code, self.headers)
+    def response(self, path: str = "") -> JSONResponse:
+        """In the form of the API that `path` belongs to."""
+        content = self.content()
+        if path.startswith("/v1/messages"):
+            error = {"type": kind_of(self.status_code), "message": self.message}
+            content = {"type": "error", "error": error}
+        return JSONResponse(content, self.status_code, self.headers)
+
+
+def kind_of(status: int) -> str:
+    """Anthropic's name of a failure."""
+    return KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
 def from_kt(error: KtError, *, param: str | None = None) -> ApiError:
-    """kt's own error: 400 if it blames the request or the field `param`, else 500 or 503."""
+    """kt's own error: 400 if it blames the request or the field `param`, 429 if too many wait, else
+    500 or 503.
+    """
     message = f"{error.message}: {error.hint}" if error.hint else error.message
+    if isinstance(error, QueueFull):
+        headers = {"retry-after": str(RETRY_SECONDS)}
+        return ApiError(429, message, code="queue_full", headers=headers)
     if isinstance(error, ContextTooLong):
         return ApiError(400, message, param=param, code="context_length_exceeded")
     if isinstance(error, (InvalidRequest, UsageError)) or param is not None:
@@ -90,21 +118,22 @@ def install(app: FastAPI) -> None:
     """Turns what FastAPI and Starlette raise (404, 405, validation) into OpenAI's error object."""
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return from_validation(error.errors()).response()
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return from_validation(error.errors()).response(request.url.path)
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
         if isinstance(error, ApiError):
-            return error.response()
+            return error.response(request.url.path)
         message = str(error.detail)
         if error.status_code == 404:
             message = f"there is no {request.url.path} here; see /openapi.json"
         elif error.status_code == 405:
             message = f"{request.method} is not allowed on {request.url.path}"
         headers = dict(error.headers) if error.headers else None
-        return ApiError(error.status_code, message, headers=headers).response()
+        told = ApiError(error.status_code, message, headers=headers)
+        return told.response(request.url.path)
 
     @app.exception_handler(KtError)
-    async def explained(_: Request, error: KtError) -> JSONResponse:
-        return from_kt(error).response()
+    async def explained(request: Request, error: KtError) -> JSONResponse:
+        return from_kt(error).response(request.url.path)

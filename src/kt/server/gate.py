@@ -60,6 +60,8 @@ class Gate:
 
     def _check_key(self, headers: Headers) -> None:
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        if "x-api-key" in headers:  # Anthropic's clients send this one
+            scheme, given = "bearer", headers["x-api-key"]
         if scheme.lower() != "bearer" or not given:
             message = "an API key is required: Authorization: Bearer KEY"
         else:
@@ -131,7 +133,9 @@ class _Passage:
             self._status = message["status"]
             if self._status == 413:
                 await self._drain()
-            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
+            id_ = self.id.encode()
+            named = ((b"x-request-id", id_), (b"request-id", id_))
+            message["headers"] = [*message.get("headers", ()), *named]
         await self._send(message)
 
     async def _drain(self) -> None:
@@ -144,4 +148,4 @@ class _Passage:
 
     async def _refuse(self, error: ApiError) -> None:
         if not self._status:
-            await error.response()(self._scope, self._receive, self.send)
+            await error.response(self._scope["path"])(self._scope, self._receive, self.send)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 
 from kt.engine.engine import Engine
 from kt.engine.handle import Handle
-from kt.engine.request import Delta, Event, Finished, Grammar, Request, TokenInfo
+from kt.engine.request import Delta, Event, Finished, Grammar, Request, Sampling, TokenInfo
 from kt.errors import KtError
 from kt.server.errors import ApiError, from_kt
+from kt.server.metrics import Metrics
+from kt.server.sampling_defaults import SamplingDefaults
 from kt.server.schemas import Generation
 
 T = TypeVar("T")
@@ -22,7 +24,7 @@ T = TypeVar("T")
 CLIENT_LEFT = 499  # what nginx logs for it; nobody receives this status
 
 
-async def in_thread(param: str, work: Callable[[], T]) -> T:
+async def in_thread(param: str | None, work: Callable[[], T]) -> T:
     """Tokenisation or rendering off the event loop; what it refuses is a 400 that names `param`."""
     try:
         return await asyncio.to_thread(work)
@@ -35,8 +37,11 @@ class Answers:
     any time.
     """
 
-    def __init__(self, handles: list[Handle], forget: Callable[[Answers], None]) -> None:
+    def __init__(
+        self, handles: list[Handle], forget: Callable[[Answers], None], metrics: Metrics
+    ) -> None:
         self.handles = handles
+        self._watches = [metrics.watch() for _ in handles]
         self.stopped = ""  # why the server itself stopped them
         self._forget = forget
 
@@ -51,7 +56,10 @@ class Answers:
         async with aclosing(source):
             async for index, event in source:
                 if isinstance(event, Finished):
+                    self._watches[index].ended(event)
                     self._raise_if_failed(event)
+                else:
+                    self._watches[index].heard(event)
                 yield index, event
 
     async def _one(self) -> AsyncGenerator[tuple[int, Event], None]:
@@ -101,6 +109,7 @@ class Answer:
 
     text: list[str] = field(default_factory=list)
     tokens: list[TokenInfo] = field(default_factory=list)
+    prompt: list[TokenInfo] = field(default_factory=list)
     finished: Finished | None = None
 
 
@@ -112,6 +121,7 @@ async def collect(answers: Answers) -> list[Answer]:
             if isinstance(event, Delta):
                 whole[index].text.append(event.text)
                 whole[index].tokens.extend(event.tokens)
+                whole[index].prompt.extend(event.prompt)
             else:
                 whole[index].finished = event
     return whole
@@ -141,40 +151,56 @@ async def _departure(http: HttpRequest) -> None:
 class Generations:
     """Every request that is being answered, so that a shutdown can tell their clients."""
 
-    def __init__(self, engine: Engine, timeout: float | None = None) -> None:
-        """timeout: seconds that an answer may take in all."""
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        *,
+        defaults: SamplingDefaults | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """timeout: seconds that an answer may take in all. defaults: for what a request leaves
+        open.
+        """
         self._engine = engine
+        self._metrics = metrics
+        self._defaults = defaults or SamplingDefaults()
         self._timeout = timeout
         self._live: set[Answers] = set()
         self._closed = ""
 
-    def submit(self, task: Task, body: Generation, request_id: str) -> Answers:
+    async def submit(self, task: Task, body: Generation, request_id: str) -> Answers:
         """body.n answers to each prompt, ordered by prompt. Raises ApiError; then nothing stays
         behind.
         """
         if self._closed:
             raise ApiError(503, self._closed)
+        grammar = task.grammar
+        if grammar is not None:  # compiled elsewhere: it can take a second
+            await in_thread(None, lambda: self._engine.prepare(grammar))
         handles: list[Handle] = []
         try:
             for prompt in task.prompts:
                 for choice in range(body.n):
-                    request = Request(
-                        prompt,
-                        body.sampling(choice),
-                        id=request_id,
-                        grammar=task.grammar,
-                        grammar_after=task.grammar_after,
-                        timeout=self._timeout,
-                        shown=task.shown,
-                    )
-                    handles.append(self._engine.submit(request))
+                    request = self._request(task, prompt, body.sampling(choice, self._defaults))
+                    handles.append(self._engine.submit(replace(request, id=request_id)))
         except KtError as error:
             for handle in handles:
                 handle.cancel()
             raise from_kt(error) from error
-        answers = Answers(handles, self._live.discard)
+        answers = Answers(handles, self._live.discard, self._metrics)
         self._live.add(answers)
         return answers
+
+    def _request(self, task: Task, prompt: list[int], sampling: Sampling) -> Request:
+        return Request(
+            prompt,
+            sampling,
+            grammar=task.grammar,
+            grammar_after=task.grammar_after,
+            timeout=self._timeout,
+            shown=task.shown,
+        )
 
     def close(self, message: str) -> None:
         """Takes no more requests; `message` will be the error of those that are stopped."""

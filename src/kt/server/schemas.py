@@ -10,12 +10,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from kt.engine.request import Sampling
+from kt.server.sampling_defaults import SamplingDefaults
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 512
 MAX_CHOICES = 16
 MAX_TOKENS = 1 << 24
 MAX_BIASES = 1024
+
+_NO_DEFAULTS = SamplingDefaults()
 
 UNSUPPORTED = "kt does not support '{field}' yet; leave it out"
 
@@ -74,14 +77,15 @@ class StrictModel(BaseModel):
         if not isinstance(data, dict):
             return data
         kept = {}
+        known = [field.alias or name for name, field in cls.model_fields.items()]
         for name, value in data.items():
-            if name in cls.model_fields:
+            if name in known:
                 kept[name] = value
             elif name in cls.unsupported:
                 if value is not None and value not in cls.unsupported[name]:
                     raise PydanticCustomError("unsupported_field", UNSUPPORTED, {"field": name})
             elif name not in cls.harmless:
-                raise _unknown(name, list(cls.model_fields))
+                raise _unknown(name, known)
         return {name: value for name, value in kept.items() if value is not None}
 
 
@@ -102,8 +106,8 @@ class Generation(StrictModel):
 
     model: str = Field(min_length=1, max_length=1024)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: LogitBias = Field({})
@@ -113,9 +117,9 @@ class Generation(StrictModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     # Extensions that other open servers also have.
-    top_k: int = Field(0, ge=-1, le=1 << 20, description="0 or -1: all tokens")
-    min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    top_k: int | None = Field(None, ge=-1, le=1 << 20, description="0 or -1: all tokens")
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
 
@@ -140,21 +144,34 @@ class Generation(StrictModel):
         """How many best tokens to report at each position; None: no log-probabilities at all."""
         return None
 
-    def sampling(self, choice: int = 0) -> Sampling:
-        """The engine's parameters of the `choice`-th answer; later choices get later seeds."""
+    def prompt_logprobs(self) -> int | None:
+        """The same for the prompt's tokens."""
+        return None
+
+    def sampling(self, choice: int = 0, defaults: SamplingDefaults = _NO_DEFAULTS) -> Sampling:
+        """The engine's parameters of the `choice`-th answer; later choices get later seeds.
+
+        defaults: the model's, for what the request leaves open.
+        """
         seed = None if self.seed is None else (self.seed + choice) % (1 << 64)
+
+        def chosen(name: str, otherwise: float) -> float:
+            own, model = getattr(self, name), getattr(defaults, name)
+            return own if own is not None else model if model is not None else otherwise
+
         return Sampling(
             max_tokens=self.token_limit(),
-            temperature=self.temperature,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
+            temperature=chosen("temperature", 1.0),
+            top_k=max(int(chosen("top_k", 0)), 0),
+            top_p=chosen("top_p", 1.0),
+            min_p=chosen("min_p", 0.0),
+            repetition_penalty=chosen("repetition_penalty", 1.0),
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             seed=seed,
             stop=self.stop,
             logprobs=self.best_logprobs(),
+            prompt_logprobs=self.prompt_logprobs(),
             logit_bias=self.logit_bias,
             ignore_eos=self.ignore_eos,
             min_tokens=self.min_tokens,

@@ -74,9 +74,11 @@ class EventStream(StreamingResponse):
             self.answers.cancel()
 
 
-def event(content: dict[str, Any]) -> bytes:
+def event(content: dict[str, Any], name: str = "") -> bytes:
     """One event; ASCII, because some clients also split lines at U+2028 and its like."""
-    return b"data: " + json.dumps(content, separators=(",", ":")).encode("ascii") + b"\n\n"
+    head = f"event: {name}\n".encode("ascii") if name else b""
+    data = json.dumps(content, separators=(",", ":")).encode("ascii")
+    return head + b"data: " + data + b"\n\n"
 
 
 async def _events(

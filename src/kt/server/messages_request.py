@@ -1,0 +1,192 @@
+"""The request of /v1/messages (Anthropic's form), and the chat request that means the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from kt.server.chat_request import MAX_MESSAGES, ChatRequest
+from kt.server.errors import ApiError
+from kt.server.schemas import MAX_STOPS, MAX_TOKENS, StrictModel
+from kt.server.tool_schemas import MAX_TOOLS, NAME, JsonSchema
+from kt.server.translate import text_of, validated
+
+
+class Turn(StrictModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[dict[str, Any]]
+
+
+class MessagesTool(StrictModel):
+    name: str = Field(pattern=NAME)
+    description: str | None = None
+    input_schema: JsonSchema
+    type: Literal["custom"] = "custom"
+    harmless = frozenset(
+        {"cache_control", "strict", "input_examples", "eager_input_streaming", "allowed_callers"}
+    )
+
+
+class MessagesToolChoice(StrictModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(StrictModel):
+    type: Literal["enabled", "disabled", "adaptive"]
+    harmless = frozenset({"budget_tokens", "display"})
+
+
+class OutputConfig(StrictModel):
+    format: dict[str, Any] | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    harmless = frozenset({"task_budget"})
+
+
+class CountRequest(StrictModel):
+    """What /v1/messages/count_tokens takes."""
+
+    model: str = Field(min_length=1, max_length=1024)
+    messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[MessagesTool] = Field([], max_length=MAX_TOOLS)
+    tool_choice: MessagesToolChoice = MessagesToolChoice(type="auto")
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+    harmless = frozenset(
+        {
+            "metadata",
+            "service_tier",
+            "cache_control",
+            "context_management",
+            "inference_geo",
+            "diagnostics",
+            "speed",
+            "user_profile_id",
+            "workspace_id",
+            "betas",
+        }
+    )
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {"container": (), "mcp_servers": ([],)}
+
+    def chat(self) -> ChatRequest:
+        """Raises ApiError."""
+        return validated(ChatRequest, self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        choice = self.tool_choice
+        return {
+            "model": self.model,
+            "messages": list(self._messages()),
+            "tools": [_tool(tool) for tool in self.tools],
+            "tool_choice": {"any": "required"}.get(choice.type, choice.type)
+            if choice.type != "tool"
+            else {"type": "function", "function": {"name": choice.name}},
+            "parallel_tool_calls": not choice.disable_parallel_tool_use,
+            **self._thinking(),
+            **self._config(),
+        }
+
+    def _thinking(self) -> dict[str, Any]:
+        if self.thinking is None:
+            return {}
+        on = self.thinking.type != "disabled"
+        return {"chat_template_kwargs": {"enable_thinking": on, "thinking": on}}
+
+    def _config(self) -> dict[str, Any]:
+        config = self.output_config or OutputConfig()
+        effort = "xhigh" if config.effort == "max" else config.effort
+        if config.format is None:
+            return {"reasoning_effort": effort}
+        schema = {"name": "answer", "schema": config.format.get("schema")}
+        form = {"type": config.format.get("type"), "json_schema": schema}
+        return {"reasoning_effort": effort, "response_format": form}
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        if self.system:
+            yield {"role": "system", "content": text_of(self.system, ("text",), "system")}
+        for index, turn in enumerate(self.messages):
+            where = f"messages[{index}].content"
+            if isinstance(turn.content, str) or turn.role == "system":
+                yield {"role": turn.role, "content": text_of(turn.content, ("text",), where)}
+            elif turn.role == "assistant":
+                yield _said(turn.content, where)
+            else:
+                yield from _heard(turn.content, where)
+
+
+class MessagesRequest(CountRequest):
+    max_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=1 << 20)
+    stop_sequences: list[str] = Field([], max_length=MAX_STOPS)
+    stream: bool = False
+
+    def _fields(self) -> dict[str, Any]:
+        own = {
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "stop": self.stop_sequences,
+            "stream": self.stream,
+        }
+        return {**super()._fields(), **own}
+
+
+def _tool(tool: MessagesTool) -> dict[str, Any]:
+    function = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    return {"type": "function", "function": function}
+
+
+def _said(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
+    """An assistant's turn."""
+    texts, thoughts, calls = [], [], []
+    for index, block in enumerate(blocks):
+        kind = block.get("type")
+        if kind == "thinking":
+            thoughts.append(str(block.get("thinking", "")))
+        elif kind == "tool_use":
+            function = {
+                "name": block.get("name"),
+                "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False),
+            }
+            calls.append({"id": block.get("id", ""), "type": "function", "function": function})
+        elif kind != "redacted_thinking":
+            texts.append(_text(block, f"{where}[{index}]"))
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _heard(blocks: list[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:
+    """A user's turn: results of tools, then what the user says."""
+    texts = []
+    for index, block in enumerate(blocks):
+        place = f"{where}[{index}]"
+        if block.get("type") == "tool_result":
+            content = text_of(block.get("content", ""), ("text",), f"{place}.content")
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+        else:
+            texts.append(_text(block, place))
+    if texts or not blocks:
+        yield {"role": "user", "content": "\n".join(texts)}
+
+
+def _text(block: dict[str, Any], where: str) -> str:
+    kind = block.get("type")
+    if kind != "text" or not isinstance(block.get("text"), str):
+        message = f"{where} is {str(kind)[:64]!r}; kt reads text, thinking and tool blocks"
+        raise ApiError(400, message, param=where, code="unsupported_field")
+    return str(block["text"])

@@ -1,0 +1,50 @@
+"""What all endpoints share: the engine, the tokenizer, the model's names and habits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request as HttpRequest
+
+from kt.server import chat
+from kt.server.chat_request import ChatRequest
+from kt.server.errors import ApiError
+from kt.server.generation import Answers, Generations, in_thread
+from kt.server.profile import Profile
+
+if TYPE_CHECKING:
+    from kt.engine.engine import Engine
+    from kt.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Service:
+    """info: as create_app got it."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    info: Mapping[str, Any]
+    profile: Profile
+    generations: Generations
+
+    @property
+    def model(self) -> str:
+        return str(self.info["model"])
+
+    def check_model(self, name: str) -> None:
+        """Raises ApiError unless `name` is one of the served model's."""
+        if name != self.model and name not in self.info.get("aliases", ()):
+            message = f"the model {name[:256]!r} is not served here; {self.model!r} is"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    async def turn(self, body: ChatRequest) -> chat.Turn:
+        """The conversation, rendered. Raises ApiError."""
+        self.check_model(body.model)
+        return await in_thread("messages", lambda: chat.prepare(self.tokenizer, self.profile, body))
+
+    async def begin(self, body: ChatRequest, http: HttpRequest) -> tuple[chat.Turn, Answers]:
+        """Submits a conversation. Raises ApiError."""
+        turn = await self.turn(body)
+        return turn, await self.generations.submit(turn.task, body, http.state.request_id)

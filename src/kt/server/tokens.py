@@ -1,0 +1,73 @@
+"""/tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from kt.server.chat_request import ChatRequest
+from kt.server.generation import in_thread
+from kt.server.schemas import StrictModel
+from kt.server.service import Service
+from kt.server.translate import validated
+
+MAX_IDS = 1 << 20
+
+
+class TokenizeRequest(StrictModel):
+    """A text, or messages (with tools) that the chat template renders."""
+
+    model: str | None = Field(None, max_length=1024)
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = Field([])
+    chat_template_kwargs: dict[str, Any] = Field({})
+    add_special_tokens: bool = Field(True, description="put the model's BOS before a text")
+
+    harmless = frozenset({"add_generation_prompt", "return_token_strs"})
+
+    @model_validator(mode="after")
+    def _one_input(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(StrictModel):
+    model: str | None = Field(None, max_length=1024)
+    tokens: list[int] = Field(max_length=MAX_IDS)
+
+    @model_validator(mode="after")
+    def _ids(self) -> DetokenizeRequest:
+        if any(not 0 <= id_ < 1 << 31 for id_ in self.tokens):
+            raise ValueError("a token id is a number from 0 to 2^31 - 1")
+        return self
+
+
+async def tokenize(service: Service, body: TokenizeRequest) -> dict[str, Any]:
+    """The ids that a completion or a chat would start from. Raises ApiError."""
+    model = body.model if body.model is not None else service.model
+    if body.messages is not None:
+        fields: dict[str, Any] = {
+            "model": model,
+            "messages": body.messages,
+            "tools": body.tools,
+            "chat_template_kwargs": body.chat_template_kwargs,
+        }
+        ids = (await service.turn(validated(ChatRequest, fields))).prompt_ids
+    else:
+        service.check_model(model)
+        text, bos = body.prompt or "", body.add_special_tokens
+        ids = await in_thread(
+            "prompt", lambda: service.tokenizer.encode(text, special=True, add_bos=bos)
+        )
+    return {"count": len(ids), "max_model_len": service.engine.limit, "tokens": ids}
+
+
+async def detokenize(service: Service, body: DetokenizeRequest) -> dict[str, Any]:
+    """The text of ids, special tokens included. Raises ApiError."""
+    service.check_model(body.model if body.model is not None else service.model)
+    decode = service.tokenizer.decode
+    text = await in_thread("tokens", lambda: decode(body.tokens, skip_special=False))
+    return {"prompt": text}

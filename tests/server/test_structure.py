@@ -1,0 +1,139 @@
+"""Answers in a wanted form: what the engine is told to enforce, and what comes out."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.fakes import FakeExecutor
+from tests.server.harness import MODEL, Running, TextTokenizer, running
+from tests.server.test_tools import QUESTION
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Seoul"]}, "days": {"enum": [1, 2]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
+
+
+class Trip(BaseModel):
+    direct: bool
+
+
+@pytest.fixture(scope="module")
+def server():
+    """It says random bytes, so whatever makes sense comes from the grammar."""
+    with running(FakeExecutor(context=4096, n_pages=2048)) as server:
+        yield server
+
+
+def answer(server: Running, **fields: Any) -> str:
+    body = server.chat(seed=7, **fields).json()
+    assert body["choices"][0]["finish_reason"] == "stop", body
+    return body["choices"][0]["message"]["content"]
+
+
+def check_trip(text: str) -> None:
+    trip = json.loads(text)
+    assert set(trip) == {"city", "days"}
+    assert trip["city"] in ("Paris", "Seoul")
+    assert trip["days"] in (1, 2)
+
+
+def test_a_json_schema(server):
+    check_trip(answer(server, response_format=FORMAT))
+    check_trip(answer(server, guided_json=SCHEMA))
+    check_trip(answer(server, guided_json=json.dumps(SCHEMA)))
+    body = {"model": MODEL, "input": "x", "text": {"format": {**FORMAT["json_schema"]}}}
+    body["text"]["format"]["type"] = "json_schema"
+    response = server.http.post("/v1/responses", json=body).json()
+    check_trip(response["output"][0]["content"][0]["text"])
+    config = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    body = {"model": MODEL, "messages": QUESTION, "max_tokens": 99, "output_config": config}
+    check_trip(server.http.post("/v1/messages", json=body).json()["content"][0]["text"])
+
+
+def test_any_json_object(server):
+    body = server.chat(response_format={"type": "json_object"}, seed=3, max_tokens=200).json()
+    choice = body["choices"][0]
+    assert choice["message"]["content"].startswith("{")
+    if choice["finish_reason"] == "stop":
+        assert isinstance(json.loads(choice["message"]["content"]), dict)
+
+
+def test_a_regular_expression_and_grammars(server):
+    assert re.fullmatch(r"(yes|no), [0-9]{3}", answer(server, guided_regex="(yes|no), [0-9]{3}"))
+    assert answer(server, guided_grammar='start: "a" ("b" | "c")') in ("ab", "ac")
+    assert answer(server, guided_grammar='root ::= "x" ("y" | "z")') in ("xy", "xz")
+    text = server.complete("x", guided_regex="[ab]{4}", max_tokens=9).json()["choices"][0]["text"]
+    assert re.fullmatch("[ab]{4}", text)
+
+
+def test_the_client_s_parse_helper(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+        parsed = client.chat.completions.parse(model=MODEL, messages=QUESTION, response_format=Trip)
+    assert isinstance(parsed.choices[0].message.parsed, Trip)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"guided_regex": "("}, "regular expression"),
+        ({"guided_grammar": "start: nothing"}, "grammar"),
+        ({"guided_json": {"type": "nonsense"}}, "schema"),
+        ({"guided_json": {"$ref": "http://example.com/x"}}, "schema"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused(server, fields, words):
+    response = server.chat(**fields)
+    assert response.status_code == 400, response.text
+    assert words in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=str
+)
+def test_a_forced_call(server, choice):
+    flat = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Seoul"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": flat}}
+    fields = {"tools": [tool], "tool_choice": choice, "parallel_tool_calls": False}
+    for stream in (False, True):
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+            fields = {**fields, "model": MODEL, "messages": QUESTION, "max_tokens": 300}
+            if stream:
+                with client.chat.completions.stream(**fields) as events:
+                    choice_ = events.get_final_completion().choices[0]
+            else:
+                choice_ = client.chat.completions.create(**fields).choices[0]
+        assert choice_.finish_reason == "tool_calls"
+        (call,) = choice_.message.tool_calls
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments)["city"] in ("Paris", "Seoul")
+
+
+def test_a_thought_is_free_and_the_answer_is_not():
+    tokenizer = TextTokenizer("<think></think>")
+    said = "<think>\nanything {at all}\n</think>"
+    length = len(said.encode())
+
+    def reply(history: list[int]) -> int:
+        at = history[::-1].index(259)
+        return said.encode()[at] if at < length else ord("?")
+
+    with running(FakeExecutor(reply=reply, context=4096, n_pages=2048), tokenizer) as server:
+        body = server.chat(response_format=FORMAT, seed=7).json()
+    message = body["choices"][0]["message"]
+    assert message["reasoning_content"] == "anything {at all}"
+    check_trip(message["content"])
