@@ -3,11 +3,11 @@
  * Order of operations: mask, logit bias, penalties, temperature, top-k, top-p, min-p, one draw. Log
  * probabilities are those of the logits as given. Every filter keeps the start of the row sorted by
  * falling weight (lowest index first among equals), so a filter is a cut: the last weight and index
- * kept. A cut is found by bisecting on the weight, with one streaming pass a step, and never by
- * sorting the row.
+ * kept. A cut is estimated from a sample of the row, closed in on with a streaming pass a step, and
+ * never found by sorting the row.
  *
- * Everything is summed in one fixed order; the draw depends on seed and position alone. Vectors are
- * 8 floats wide in every variant (AVX2 is the floor), written with compiler vectors.
+ * Everything is summed in one fixed order; the draw depends on seed and position alone. Compiler
+ * vectors, as wide as the variant's registers.
  */
 #ifndef KT_SAMPLING_H
 #define KT_SAMPLING_H
@@ -25,15 +25,21 @@
 namespace kt {
 namespace sampling {
 
-typedef float f32x8 __attribute__((vector_size(32)));
-typedef int32_t i32x8 __attribute__((vector_size(32)));
-
+#ifdef __AVX512F__
+constexpr int kLanes = 16;
+#else
 constexpr int kLanes = 8;
+#endif
+typedef float floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t ints __attribute__((vector_size(4 * kLanes)));
+
 constexpr int kUnit = 4 * kLanes; /* rows of weights are padded to this */
 constexpr int kBlock = 1024; /* elements summed in float32 before they join a double */
-constexpr int kSmall = 512; /* elements between two bisection bounds that are worth sorting */
+constexpr int kSmall = 256; /* elements between two bounds that are worth sorting */
 constexpr int kStride = 64; /* elements passed over at once when none of them matters */
+constexpr int kSample = 4096; /* elements that a cut is first looked for in */
 constexpr uint32_t kFar = 0x37800000u; /* bits of 2^-16: what filters keep mostly weighs more */
+constexpr int kFew = 256; /* less than 1 / kFew of a row is worth picking out of it */
 constexpr int kMaxBest = 20; /* room per row in kt_sample's best_ids */
 constexpr float kGreedy = 1e-5f; /* temperatures below are greedy: the quotient would overflow */
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -68,8 +74,8 @@ inline double uniform(uint64_t seed, uint64_t position) {
 
 /* ---- vectors
  * -------------------------------------------------------------------------------------*/
-inline f32x8 load(const float *from) {
-  f32x8 v;
+inline floats load(const float *from) {
+  floats v;
   std::memcpy(&v, from, sizeof v);
   return v;
 }
@@ -77,51 +83,55 @@ inline f32x8 load(const float *from) {
 inline int32_t pad(int32_t n, int32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /* The last, incomplete vector of n elements at `from`, filled up with `rest`. */
-inline f32x8 load_tail(const float *from, int n, float rest) {
-  f32x8 v = rest - f32x8{};
+inline floats load_tail(const float *from, int n, float rest) {
+  floats v = rest - floats{};
   std::memcpy(&v, from, static_cast<size_t>(n) * sizeof(float));
   return v;
 }
 
-inline double sum(f32x8 v) {
-  return ((double{v[0]} + v[4]) + (double{v[1]} + v[5])) +
-         ((double{v[2]} + v[6]) + (double{v[3]} + v[7]));
+inline double sum(floats v) {
+  double part[kLanes];
+  for (int i = 0; i < kLanes; ++i) part[i] = double{v[i]};
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) part[i] += part[i + half];
+  }
+  return part[0];
 }
 
 /* e^x for x <= 0 within 2 ulp; 0 below -87, -infinity included. x = n ln 2 + r, a polynomial in r
  * (Cephes expf), and n added to the exponent. */
-inline f32x8 exp(f32x8 x) {
-  const i32x8 underflow = x < -87.0f;
-  x = underflow ? f32x8{} : x;
-  const f32x8 shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds, n in the low bits */
-  const f32x8 n = shifted - 12582912.0f;
-  const f32x8 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  f32x8 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+inline floats exp(floats x) {
+  const ints underflow = x < -87.0f;
+  x = underflow ? floats{} : x;
+  const floats shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds, n in the low bits */
+  const floats n = shifted - 12582912.0f;
+  const floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  i32x8 bits, exponent;
+  ints bits, exponent;
   std::memcpy(&bits, &p, sizeof p);
   std::memcpy(&exponent, &shifted, sizeof exponent);
   bits += exponent << 23;
   std::memcpy(&p, &bits, sizeof p);
-  return underflow ? f32x8{} : p;
+  return underflow ? floats{} : p;
 }
 
 inline float maximum(const float *x, int32_t n) {
-  f32x8 m[4];
-  for (f32x8 &v : m) v = -kInfinity - f32x8{};
+  floats m[4];
+  for (floats &v : m) v = -kInfinity - floats{};
   int32_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
     for (int j = 0; j < 4; ++j) {
-      const f32x8 v = load(x + i + j * kLanes);
+      const floats v = load(x + i + j * kLanes);
       m[j] = v > m[j] ? v : m[j];
     }
   }
   float best = -kInfinity;
-  for (const f32x8 &v : m) {
+  for (const floats &v : m) {
     for (int j = 0; j < kLanes; ++j) best = std::max(best, v[j]);
   }
   for (; i < n; ++i) best = std::max(best, x[i]);
@@ -142,7 +152,7 @@ inline double log_sum_exp(const float *x, int32_t n) {
   double total = 0;
   for (int32_t start = 0; start < n; start += kBlock) {
     const int32_t end = std::min(start + kBlock, n);
-    f32x8 part{};
+    floats part{};
     int32_t i = start;
     for (; i + kLanes <= end; i += kLanes) part += exp(load(x + i) - top);
     if (i < end) part += exp(load_tail(x + i, end - i, -kInfinity) - top);
@@ -173,6 +183,7 @@ struct Scratch {
   std::vector<float> weights; /* [vocab padded] */
   std::vector<float> near_weights; /* those that a filter can still keep, padded */
   std::vector<int32_t> near_ids;
+  std::vector<float> sample;
   std::vector<double> block_sums;
   std::vector<int32_t> uses; /* [vocab] 0, or 1 + uses in the output; all 0 between rows */
   std::vector<int32_t> seen; /* ids with uses > 0 */
@@ -255,18 +266,18 @@ inline Amount above(const float *weights, int32_t n, float bound) {
   Amount total = {0.0, 0};
   for (int32_t start = 0; start < n; start += kBlock) {
     const int32_t end = std::min(start + kBlock, n);
-    f32x8 mass[4] = {};
-    i32x8 count[4] = {};
+    floats mass[4] = {};
+    ints count[4] = {};
     for (int32_t i = start; i < end; i += 4 * kLanes) {
       for (int j = 0; j < 4; ++j) {
-        const f32x8 v = load(weights + i + j * kLanes);
-        const i32x8 over = v > bound;
-        mass[j] += over ? v : f32x8{};
+        const floats v = load(weights + i + j * kLanes);
+        const ints over = v > bound;
+        mass[j] += over ? v : floats{};
         count[j] -= over;
       }
     }
     total.mass += sum((mass[0] + mass[1]) + (mass[2] + mass[3]));
-    const i32x8 counts = (count[0] + count[1]) + (count[2] + count[3]);
+    const ints counts = (count[0] + count[1]) + (count[2] + count[3]);
     for (int j = 0; j < kLanes; ++j) total.count += counts[j];
   }
   return total;
@@ -278,57 +289,123 @@ inline float from_bits(uint32_t bits) {
   return value;
 }
 
-/* Calls take(i) for the elements in (low, high], in order. */
+/* Whether any lane is set. */
+inline bool any(ints lanes) {
+  uint64_t words[kLanes / 2], all = 0;
+  std::memcpy(words, &lanes, sizeof words);
+  for (const uint64_t word : words) all |= word;
+  return all != 0;
+}
+
+/* Calls take(i) for the elements in (low, high], in order. n is a multiple of kUnit. */
 template <class Take>
 void for_each_between(const float *weights, int32_t n, float low, float high, Take take) {
-  for (int32_t start = 0; start < n; start += kStride) {
-    const int32_t end = std::min(start + kStride, n);
-    if (!(maximum(weights + start, end - start) > low)) continue;
-    for (int32_t i = start; i < end; ++i) {
-      if (weights[i] > low && weights[i] <= high) take(i);
+  for (int32_t start = 0; start < n; start += kUnit) {
+    ints found[4];
+    for (int j = 0; j < 4; ++j) {
+      const floats v = load(weights + start + j * kLanes);
+      found[j] = (v > low) & (v <= high);
+    }
+    if (!any((found[0] | found[1]) | (found[2] | found[3]))) continue;
+    for (int j = 0; j < 4; ++j) {
+      if (!any(found[j])) continue;
+      for (int i = 0; i < kLanes; ++i) {
+        if (found[j][i]) take(start + j * kLanes + i);
+      }
     }
   }
 }
 
+/* Bounds of a cut: what lies above low reaches the goal, what lies above high does not. Positive
+ * floats sort like their bits, and weights lie in [0, 1]. */
+struct Bracket {
+  uint32_t low = 0, high = 0x3F800000u;
+  Amount over_low, over_high = {0.0, 0};
+};
+
+/* One step: which side of `probe` the cut is on. */
+template <class Measure>
+void close_in(Bracket &b, const float *weights, int32_t n, double goal, uint32_t probe,
+              Measure measure) {
+  const Amount over = above(weights, n, from_bits(probe));
+  const bool reached = measure(over) >= goal;
+  (reached ? b.low : b.high) = probe;
+  (reached ? b.over_low : b.over_high) = over;
+}
+
+/* Where the cut lies in an evenly spread sample of the row, as the bits of a weight. share: the
+ * goal's part of everything. */
+template <class Measure>
+uint32_t estimate(const float *weights, int32_t n, double share, Measure measure,
+                  Scratch &scratch) {
+  scratch.sample.clear();
+  const int32_t step = std::max(n / (kSample / kUnit) / kUnit, 1) * kUnit;
+  for (int32_t start = 0; start < n; start += step)
+    scratch.sample.insert(scratch.sample.end(), weights + start, weights + start + kUnit);
+  const float *sample = scratch.sample.data();
+  const int32_t size = static_cast<int32_t>(scratch.sample.size());
+  Bracket b;
+  b.over_low = above(sample, size, 0.0f);
+  const double goal = share * measure(b.over_low);
+  while (b.high - b.low > 1 && b.over_low.count - b.over_high.count > 2)
+    close_in(b, sample, size, goal, b.low + (b.high - b.low) / 2, measure);
+  return b.low + (b.high - b.low) / 2;
+}
+
 /* The shortest start of the sorted row that reaches `goal`, which is measured by `measure` (mass or
- * count of an Amount) and by `worth` (of one element). Weights lie in [0, 1]; positive floats sort
- * like their bits. */
+ * count of an Amount) and by `worth` (of one element). all: the
+ * amount of the whole row. */
 template <class Measure, class Worth>
-Cut cut_at(const float *weights, int32_t n, double goal, Measure measure, Worth worth,
+Cut cut_at(const float *weights, int32_t n, Amount all, double goal, Measure measure, Worth worth,
            Scratch &scratch) {
-  /* What lies above low reaches the goal, what lies above high does not. */
-  uint32_t low = 0, high = 0x3F800000u, middle = kFar;
-  Amount over_low = above(weights, n, 0.0f), over_high = {0.0, 0};
-  if (measure(over_low) < goal) return kKeepAll;
-  while (high - low > 1 && over_low.count - over_high.count > kSmall) {
-    const Amount over = above(weights, n, from_bits(middle));
-    const bool reached = measure(over) >= goal;
-    (reached ? low : high) = middle;
-    (reached ? over_low : over_high) = over;
-    middle = low + (high - low) / 2;
+  Bracket b;
+  b.over_low = all;
+  if (measure(all) < goal) return kKeepAll;
+  const auto open = [&] {
+    return b.high - b.low > 1 && b.over_low.count - b.over_high.count > kSmall;
+  };
+  if (open()) {
+    /* Steps of 6 % around the estimate, growing, until it is between two of them. */
+    const uint32_t from = estimate(weights, n, goal / measure(b.over_low), measure, scratch);
+    close_in(b, weights, n, goal, from, measure);
+    const bool up = b.low == from;
+    for (uint32_t step = 1u << 19; open() && (up ? b.high == 0x3F800000u : b.low == 0); step *= 4) {
+      if (step >= (up ? b.high - b.low : b.high)) break;
+      close_in(b, weights, n, goal, up ? b.low + step : b.high - step, measure);
+    }
+  }
+  /* The amounts at the bounds say where between them the goal is met. Every third step halves. */
+  for (int step = 0; open(); ++step) {
+    const double span = b.high - b.low;
+    const double met = (measure(b.over_low) - goal) / (measure(b.over_low) - measure(b.over_high));
+    const double at = step % 3 == 2 ? 0.5 : met + (step % 3 == 0 ? -0.02 : 0.02);
+    const double probe = b.low + span * at;
+    close_in(b, weights, n, goal,
+             std::min(std::max(static_cast<uint32_t>(std::max(probe, 0.0)), b.low + 1), b.high - 1),
+             measure);
   }
   scratch.sorted.clear();
-  for_each_between(weights, n, from_bits(low), from_bits(high),
+  for_each_between(weights, n, from_bits(b.low), from_bits(b.high),
                    [&](int32_t i) { scratch.sorted.emplace_back(-weights[i], i); });
-  std::sort(scratch.sorted.begin(), scratch.sorted.end());
-  double reached = measure(over_high);
+  if (b.high - b.low > 1) std::sort(scratch.sorted.begin(), scratch.sorted.end());
+  double reached = measure(b.over_high);
   for (const auto &[negative, index] : scratch.sorted) {
     reached += worth(-negative);
     if (reached >= goal) return {-negative, index};
   }
   /* Rounding: all of them are needed. */
-  return {from_bits(low + 1), std::numeric_limits<int32_t>::max()};
+  return {from_bits(b.low + 1), std::numeric_limits<int32_t>::max()};
 }
 
 inline double mass_of(const Amount &amount) { return amount.mass; }
 inline double count_of(const Amount &amount) { return amount.count; }
 
 /* top-k, then top-p of what that leaves (of `mass` without top-k), then min-p. */
-inline Cut filters(const float *weights, int32_t n, double mass, const kt_sampling &p,
+inline Cut filters(const float *weights, int32_t n, Amount all, double mass, const kt_sampling &p,
                    Scratch &scratch) {
   Cut cut = kKeepAll;
   if (p.top_k > 0) {
-    cut = cut_at(weights, n, p.top_k, count_of, [](float) { return 1.0; }, scratch);
+    cut = cut_at(weights, n, all, p.top_k, count_of, [](float) { return 1.0; }, scratch);
     if (cut.weight > 0) {
       mass = above(weights, n, cut.weight).mass;
       for (int32_t i = 0; i < n && i <= cut.index; ++i) {
@@ -338,7 +415,7 @@ inline Cut filters(const float *weights, int32_t n, double mass, const kt_sampli
   }
   if (p.top_p < 1.0f) {
     const auto worth = [](float w) { return double{w}; };
-    cut = stricter(cut, cut_at(weights, n, double{p.top_p} * mass, mass_of, worth, scratch));
+    cut = stricter(cut, cut_at(weights, n, all, double{p.top_p} * mass, mass_of, worth, scratch));
   }
   if (p.min_p > 0.0f) cut = stricter(cut, {p.min_p, std::numeric_limits<int32_t>::max()});
   return cut;
@@ -353,11 +430,11 @@ inline double weigh(const float *logits, int32_t vocab, int32_t padded, float to
   double total = 0;
   for (int32_t start = 0; start < vocab; start += kBlock) {
     const int32_t end = std::min(start + kBlock, vocab);
-    f32x8 part{};
+    floats part{};
     for (int32_t i = start; i < end; i += kLanes) {
-      const f32x8 logit =
+      const floats logit =
           i + kLanes <= end ? load(logits + i) : load_tail(logits + i, end - i, -kInfinity);
-      const f32x8 w = exp((logit - top) * scale);
+      const floats w = exp((logit - top) * scale);
       std::memcpy(weights + i, &w, sizeof w);
       part += w;
     }
@@ -372,37 +449,32 @@ inline bool kept(float weight, int32_t index, Cut cut) {
   return weight > cut.weight || (weight == cut.weight && index <= cut.index);
 }
 
-/* Zeroes what the cut leaves out of weights[start..end) and sums the rest. Equal weights are kept
- * up to the cut's index, so the comparison changes once on the way. */
-inline double apply(float *weights, int32_t start, int32_t end, Cut cut) {
+/* Sum of what the cut keeps of weights[start..end). Equal weights are kept up to the cut's index,
+ * so the comparison changes once on the way. */
+inline double kept_sum(const float *weights, int32_t start, int32_t end, Cut cut) {
   if (start <= cut.index && cut.index < end) {
     double total = 0;
-    for (int32_t i = start; i < end; ++i) {
-      if (!kept(weights[i], i, cut)) weights[i] = 0;
-      total += weights[i];
-    }
+    for (int32_t i = start; i < end; ++i) total += kept(weights[i], i, cut) ? weights[i] : 0.0f;
     return total;
   }
   const bool ties = start <= cut.index;
-  f32x8 total[4] = {};
-  for (int32_t i = start; i < end; i += 4 * kLanes) {
+  floats total[4] = {};
+  for (int32_t i = start; i < end; i += kUnit) {
     for (int j = 0; j < 4; ++j) {
-      f32x8 v = load(weights + i + j * kLanes);
-      const i32x8 keep = ties ? v >= cut.weight : v > cut.weight;
-      v = keep ? v : f32x8{};
-      total[j] += v;
-      std::memcpy(weights + i + j * kLanes, &v, sizeof v);
+      const floats v = load(weights + i + j * kLanes);
+      const ints keep = ties ? v >= cut.weight : v > cut.weight;
+      total[j] += keep ? v : floats{};
     }
   }
   return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 /* Inverts the cumulative weights in order of index: first by blocks, then inside one. */
-inline int32_t draw(float *weights, int32_t n, Cut cut, double chance, Scratch &scratch) {
+inline int32_t draw(const float *weights, int32_t n, Cut cut, double chance, Scratch &scratch) {
   scratch.block_sums.clear();
   double total = 0;
   for (int32_t start = 0; start < n; start += kBlock) {
-    scratch.block_sums.push_back(apply(weights, start, std::min(start + kBlock, n), cut));
+    scratch.block_sums.push_back(kept_sum(weights, start, std::min(start + kBlock, n), cut));
     total += scratch.block_sums.back();
   }
   double left = chance * total;
@@ -416,7 +488,7 @@ inline int32_t draw(float *weights, int32_t n, Cut cut, double chance, Scratch &
   int32_t last = 0;
   const int32_t start = static_cast<int32_t>(block) * kBlock;
   for (int32_t i = start; i < std::min(start + kBlock, n); ++i) {
-    if (weights[i] == 0) continue;
+    if (weights[i] == 0 || !kept(weights[i], i, cut)) continue;
     last = i;
     if (left < weights[i]) break;
     left -= weights[i];
@@ -427,12 +499,12 @@ inline int32_t draw(float *weights, int32_t n, Cut cut, double chance, Scratch &
 /* Moves what weighs more than 2^-16 into scratch.near_*, if the filters are certain to keep nothing
  * else and it is a small part of the row. */
 inline bool narrow(const float *weights, int32_t n, double mass, const kt_sampling &p,
-                   Scratch &scratch) {
+                   Scratch &scratch, Amount &near) {
   const float far = from_bits(kFar);
-  const Amount near = above(weights, n, far);
+  near = above(weights, n, far);
   const bool by_rank = p.top_k > 0 && p.top_k <= near.count;
   const bool by_mass = p.top_p < 1.0f && p.top_p * mass <= near.mass;
-  if (near.count > n / 8 || !(by_rank || (by_mass && p.top_k <= 0))) return false;
+  if (near.count > n / kFew || !(by_rank || (by_mass && p.top_k <= 0))) return false;
   scratch.near_weights.clear();
   scratch.near_ids.clear();
   for_each_between(weights, n, far, 1.0f, [&](int32_t i) {
@@ -443,23 +515,29 @@ inline bool narrow(const float *weights, int32_t n, double mass, const kt_sampli
   return true;
 }
 
-inline int32_t choose(const float *logits, int32_t vocab, const kt_sampling &p, Scratch &scratch) {
+/* keep: logits must stay; else they may turn into weights where they are. */
+inline int32_t choose(float *logits, int32_t vocab, const kt_sampling &p, bool keep,
+                      Scratch &scratch) {
   const float top = maximum(logits, vocab);
   if (p.temperature < kGreedy || p.top_k == 1 || top == -kInfinity) return argmax(logits, vocab);
   int32_t n = pad(vocab, kUnit);
-  if (scratch.weights.size() < static_cast<size_t>(n))
-    scratch.weights.resize(static_cast<size_t>(n));
-  float *weights = scratch.weights.data();
+  float *weights = logits;
+  if (keep || n != vocab) {
+    if (scratch.weights.size() < static_cast<size_t>(n))
+      scratch.weights.resize(static_cast<size_t>(n));
+    weights = scratch.weights.data();
+  }
   const double mass = weigh(logits, vocab, n, top, p.temperature, weights);
   const double chance = uniform(p.seed, p.position);
   const bool filtered = (p.top_k > 0 && p.top_k < vocab) || p.top_p < 1.0f;
-  if (filtered && narrow(weights, n, mass, p, scratch)) {
+  Amount near;
+  if (filtered && narrow(weights, n, mass, p, scratch, near)) {
     weights = scratch.near_weights.data();
     n = static_cast<int32_t>(scratch.near_weights.size());
-    const Cut cut = filters(weights, n, mass, p, scratch);
+    const Cut cut = filters(weights, n, near, mass, p, scratch);
     return scratch.near_ids[static_cast<size_t>(draw(weights, n, cut, chance, scratch))];
   }
-  return draw(weights, n, filters(weights, n, mass, p, scratch), chance, scratch);
+  return draw(weights, n, filters(weights, n, {mass, vocab}, mass, p, scratch), chance, scratch);
 }
 
 }  // namespace sampling
@@ -485,7 +563,7 @@ inline void sample_row(float *logits, int32_t vocab, const kt_sampling &p, int32
     return;
   }
   sampling::adjust(logits, vocab, p, scratch);
-  *id = sampling::choose(logits, vocab, p, scratch);
+  *id = sampling::choose(logits, vocab, p, wants_logprobs, scratch);
   if (wants_logprobs)
     *chosen_logprob = static_cast<float>(sampling::raw_logit(logits, *id, scratch) - normaliser);
 }

@@ -49,6 +49,9 @@ class Executor(Protocol):
     def sample(self, logits: F32, params: list[SampleParams]) -> list[Sampled]:
         """One draw per row; `logits` may be changed."""
 
+    def embed(self, batch: Batch) -> F32:
+        """Final hidden states, normed: float32 [N, hidden], a copy. batch.logit_rows is empty."""
+
     def close(self) -> None:
         """Frees memory and threads."""
 

@@ -14,6 +14,7 @@ from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
+from kt.weights.dequantize import dequantize
 
 Progress = Callable[[int, int], None]
 
@@ -48,6 +49,8 @@ class CpuExecutor:
         self._library, self._ffi, self._lib = library, library.ffi, library.lib
         self._pool = library.new_pool(cpus)
         self._step = lower(spec, checkpoint, library)
+        self._norm_eps = np.float32(spec.norm_eps)
+        self._final_norm = dequantize(checkpoint.tensor("final_norm"))
         self._weights = self._allocate(sum(m.nbytes for m in self._step.matrices), "weights")
         self._pack(progress)
         self._program, self._kv = self._build(spec)
@@ -112,6 +115,15 @@ class CpuExecutor:
         )
         self._library.check(status)
         return [_sampled(i, p, ids, chosen, best_ids, best) for i, p in enumerate(params)]
+
+    def embed(self, batch: Batch) -> F32:
+        """See Executor. The program runs to the choice of rows; the last norm is done here."""
+        names = [out for _, out in self.operations]
+        self.forward(batch, n_ops=names.index("selected"))
+        hidden = self.slot("hidden", len(batch.tokens))
+        scale = np.sqrt(np.mean(hidden * hidden, axis=1, keepdims=True) + self._norm_eps)
+        normed: F32 = (hidden / scale * self._final_norm).astype(np.float32)
+        return normed
 
     def slot(self, name: str, rows: int) -> F32:
         """A copy of value slot `name` after a forward pass: float32 [rows, width]."""

@@ -9,13 +9,15 @@ from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from kt.engine import pace
-from kt.engine.batch import Executor, Sampled, SampleParams
+from kt.engine.batch import F32, Executor, Sampled, SampleParams
 from kt.engine.draft import Drafter
+from kt.engine.embedding import Embedder, Pooling
 from kt.engine.grammar import Constraint, GrammarCompiler
 from kt.engine.handle import Handle
 from kt.engine.layout import BatchLayout
@@ -90,6 +92,7 @@ class Engine:
             executor.max_logits,
             -(-self.limit // executor.page_tokens),
         )
+        self._embedder = Embedder(executor, self._scheduler.pool)
         self._grammars = GrammarCompiler(tokenizer, executor.vocab, self._eos_ids)
         self._max_queue = max_queue
         self._speculate = speculate is not None
@@ -139,6 +142,19 @@ class Engine:
             self._submitted.append(sequence)
             self._changed.notify()
         return handle
+
+    def embed(self, prompt_ids: list[int], pooling: Pooling) -> Future[F32]:
+        """The mean or the last of the prompt's final hidden states [hidden] float32, later.
+
+        Raises ContextTooLong, InvalidRequest, EngineClosed. Cancelling the future drops it.
+        """
+        Request(prompt_ids).check(self._executor.vocab, self.limit)
+        with self._changed:
+            if self._closing:
+                raise EngineClosed(CLOSING)
+            future = self._embedder.submit(prompt_ids, pooling)
+            self._changed.notify()
+        return future
 
     def _constraint(self, request: Request) -> Constraint | None:
         if request.grammar is None:
@@ -201,6 +217,7 @@ class Engine:
             self._changed.notify()
         if not self._thread.ident:
             self._abort_all()
+            self._embedder.close(EngineClosed(CLOSING))
             return
         self._thread.join(timeout)
         with self._changed:
@@ -227,9 +244,11 @@ class Engine:
         while self._take_news():
             try:
                 self._step()
+                self._embedder.step(self._scheduler.shared_chunk)
             except Exception as error:  # a defect must not silence every later request
                 self._fail(self._everything(), error)
         self._abort_all()
+        self._embedder.close(EngineClosed(CLOSING))
 
     def _take_news(self) -> bool:
         """Sleeps until there is something to do, and takes in what other threads asked for.
@@ -239,7 +258,11 @@ class Engine:
         scheduler = self._scheduler
         with self._changed:
             while not (
-                scheduler.running or scheduler.waiting or self._submitted or self._cancelled
+                scheduler.running
+                or scheduler.waiting
+                or self._submitted
+                or self._cancelled
+                or self._embedder.busy
             ):
                 if self._closing:
                     return False

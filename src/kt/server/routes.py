@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from kt.server import completions, messages, responses, tokens, typed_stream
+from kt.server import completions, embeddings, messages, responses, tokens, typed_stream
 from kt.server.chat_form import ChatForm
 from kt.server.chat_request import ChatRequest
 from kt.server.completion_request import CompletionRequest
+from kt.server.embeddings import EmbeddingsRequest
 from kt.server.generation import Task, in_thread
 from kt.server.messages_request import CountRequest, MessagesRequest
 from kt.server.responses_request import ResponsesRequest
@@ -20,7 +21,7 @@ from kt.server.tokens import DetokenizeRequest, TokenizeRequest
 
 
 def add_openai(app: FastAPI, service: Service) -> None:
-    """Chat completions, completions, responses."""
+    """Chat completions, completions, responses, embeddings."""
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
@@ -43,6 +44,10 @@ def add_openai(app: FastAPI, service: Service) -> None:
         turn, answers = await service.begin(body.chat(), http)
         form = responses.ResponsesForm(body, service.model)
         return await typed_stream.respond(http, body.stream, answers, turn, form)
+
+    @app.post("/v1/embeddings")
+    async def create_embeddings(body: EmbeddingsRequest, http: Request) -> dict[str, Any]:
+        return await embeddings.embed(service, body, http)
 
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
