@@ -9,7 +9,7 @@ import torch
 
 from kt.errors import KtError
 from kt.kernels import reference
-from kt.kernels.library import load
+from kt.kernels.library import Source, load
 from tests.native.harness import (
     FORMATS,
     GGUF_FORMATS,
@@ -132,9 +132,12 @@ def test_unpacking_with_more_threads_gives_the_same(packed_format):
 @pytest.mark.parametrize("packed_format", FORMATS)
 def test_packed_bytes(library, packed_format):
     """The sizes that a plan counts with: codes and scales of whole panels of 16 rows."""
-    code = {"F32": 64, "F16": 32, "BF16": 32, "I4": 8}.get(packed_format.split("_")[0], 16)
-    per_32 = {"I8_G32": 32, "I5_G32": 32, "I4_G32": 32, "I8_G32M": 64, "I4_G32M": 64}
-    per_256 = {"I8_K16": 288, "I8_K32M": 320, "I4_K32M": 320}
+    bits = {"F32": 32, "F16": 16, "BF16": 16}.get(packed_format, int(packed_format[1]))
+    code = 2 * bits
+    per_32 = {"I8_G32": 32, "I5_G32": 32, "I4_G32": 32, "I5_G32M": 64, "I4_G32M": 64}
+    per_32 |= {"I4_NL": 32, "F4_MX": 16}
+    per_256 = {"I6_K16": 288, "I5_K32M": 320, "I4_K32M": 320, "I4_NLK": 160}
+    per_256 |= {"I3_K16": 288, "I2_K16M": 320}
     for n, k in [(1, 32), (16, 256), (17, 512), (100, 1024), (33, 2816)]:
         if packed_format in per_256 and k % 256:
             continue
@@ -150,17 +153,9 @@ def test_packing_writes_its_bytes_and_no_more(library, packed_format):
     number = library.format(packed_format)
     size = library.lib.kt_packed_bytes(number, 3, 256)
     source, target = np.zeros((3, 256 * 4), np.uint8), np.full(size + 64, 0xA5, np.uint8)
-    status = library.lib.kt_pack(
-        pool_of(library.name, 1),
-        number,
-        TYPE_NUMBERS[GGUF_FORMATS.get(packed_format, packed_format)],
-        3,
-        256,
-        library.ffi.from_buffer(source),
-        source.shape[1],
-        library.ffi.from_buffer(target),
-    )
-    assert status == 0
+    number = TYPE_NUMBERS[GGUF_FORMATS.get(packed_format, packed_format)]
+    rows = Source(source, number, source.shape[1])
+    library.pack(pool_of(library.name, 1), packed_format, (3, 256), rows, library.ffi.from_buffer(target))
     assert (target[size:] == 0xA5).all()
     assert not (target[:size] == 0xA5).any()
 

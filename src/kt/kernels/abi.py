@@ -11,7 +11,7 @@ import cffi
 from kt.errors import MachineError
 
 LIBRARIES = Path(__file__).parent / "lib"
-VERSION = 1
+VERSION = 2
 
 
 @cache
