@@ -31,9 +31,9 @@ class FakeExecutor:
     Every position stores its token and a value that depends on the token, its position and all
     values before it, so a wrong page, position or token changes everything that follows.
 
-    latency: seconds per forward. fail: called with each batch before it runs; it may raise.
-    reply: from the history (read through the pages) to the next token, which then gets all the
-    weight.
+    latency: seconds per forward, token_latency: per row of it. fail: called with each batch before
+    it runs; it may raise. reply: from the history (read through the pages) to the next token, which
+    then gets all the weight.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class FakeExecutor:
         max_batch_tokens: int = 576,
         page_tokens: int = 8,
         n_pages: int = 512,
+        max_logits: int = 64,
         latency: float = 0.0,
+        token_latency: float = 0.0,
         fail: Callable[[Batch], None] | None = None,
         reply: Callable[[list[int]], int] | None = None,
     ) -> None:
@@ -53,7 +55,9 @@ class FakeExecutor:
         self.max_batch_tokens = max_batch_tokens
         self.page_tokens = page_tokens
         self.n_pages = n_pages
+        self.max_logits = max_logits
         self.latency = latency
+        self.token_latency = token_latency
         self.fail = fail
         self.reply = reply
         self.rows_run = 0
@@ -66,8 +70,8 @@ class FakeExecutor:
 
     def forward(self, batch: Batch) -> F32:
         self._check(batch)
-        if self.latency:
-            time.sleep(self.latency)
+        if self.latency or self.token_latency:
+            time.sleep(self.latency + self.token_latency * len(batch.tokens))
         if self.fail is not None:
             self.fail(batch)
         wanted = set(batch.logit_rows.tolist())
@@ -122,6 +126,7 @@ class FakeExecutor:
         assert batch.seq_start[-1] == len(batch.tokens) <= self.max_batch_tokens
         assert batch.page_table.shape[0] == n_seqs and (np.diff(batch.seq_start) > 0).all()
         assert (np.diff(batch.logit_rows) > 0).all()
+        assert len(batch.logit_rows) <= self.max_logits
         readers: dict[int, set[int]] = {}
         writers: dict[int, int] = {}
         for s in range(n_seqs):
@@ -170,7 +175,12 @@ class FakeTokenizer:
     vocab_size = VOCAB
     has_chat_template = True
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
+    special_ids = SPECIAL
+
+    def token_bytes(self) -> list[bytes]:
+        return [bytes([i]) for i in range(256)] + [text.encode() for text in SPECIAL]
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
         ids: list[int] = []
         while text:
             name = next((n for n in SPECIAL if special and text.startswith(n)), None)

@@ -17,8 +17,11 @@ def log_softmax(logits: F32) -> F64:
 
 
 def adjusted(logits: F32, p: SampleParams) -> F64:
-    """Logits after bias and penalties."""
+    """Logits after mask, bias and penalties."""
     x = logits.astype(np.float64)
+    if p.mask is not None:
+        allowed = np.unpackbits(p.mask.view(np.uint8), bitorder="little", count=len(x))
+        x[allowed == 0] = -np.inf
     for token, bias in p.bias:
         x[token] += bias
     seen = np.unique(p.history)
@@ -48,7 +51,9 @@ def probabilities(logits: F32, p: SampleParams) -> F64:
 
 
 def draw(logits: F32, p: SampleParams) -> int:
-    """A draw that depends on seed and position alone."""
+    """A draw that depends on seed and position alone, or the given id."""
+    if p.given >= 0:
+        return p.given
     chances = probabilities(logits, p)
     uniform = np.random.Generator(np.random.Philox(key=p.seed, counter=p.position)).random()
     return min(int(np.searchsorted(np.cumsum(chances), uniform, side="right")), len(chances) - 1)

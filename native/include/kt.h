@@ -241,6 +241,8 @@ typedef struct kt_sampling {
   int32_t n_bias; /* logit_bias pairs */
   const int32_t *bias_ids;
   const float *bias_values;
+  const uint32_t *mask; /* [(vocab + 31) / 32] bit i of word j: id 32 j + i is allowed; NULL: all */
+  int32_t given; /* this id instead of a draw, for its log probability; -1: draw */
 } kt_sampling;
 
 /* One id per row of logits [n_rows, vocab] (changed in place). logprobs of the raw distribution:

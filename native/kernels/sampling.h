@@ -1,6 +1,6 @@
 /* One token from one row of logits.
  *
- * Order of operations: logit bias, penalties, temperature, top-k, top-p, min-p, one draw. Log
+ * Order of operations: mask, logit bias, penalties, temperature, top-k, top-p, min-p, one draw. Log
  * probabilities are those of the logits as given. Every filter keeps the start of the row sorted by
  * falling weight (lowest index first among equals), so a filter is a cut: the last weight and index
  * kept. A cut is found by bisecting on the weight, with one streaming pass a step, and never by
@@ -180,8 +180,21 @@ struct Scratch {
   std::vector<std::pair<float, int32_t>> sorted;
 };
 
+/* What the mask forbids gets the logit -infinity. */
+inline void forbid(float *logits, int32_t vocab, const uint32_t *mask) {
+  for (int32_t start = 0; start < vocab; start += 32) {
+    const uint32_t allowed = mask[start / 32];
+    if (allowed == ~uint32_t{0}) continue;
+    const int32_t end = std::min(start + 32, vocab);
+    for (int32_t i = start; i < end; ++i) {
+      if (!(allowed >> (i - start) & 1)) logits[i] = -kInfinity;
+    }
+  }
+}
+
 inline void adjust(float *logits, int32_t vocab, const kt_sampling &p, Scratch &scratch) {
   scratch.raw.clear();
+  if (p.mask != nullptr) forbid(logits, vocab, p.mask);
   const auto remember = [&](int32_t id) { scratch.raw.emplace_back(id, logits[id]); };
   for (int32_t i = 0; i < p.n_bias; ++i) {
     remember(p.bias_ids[i]);
@@ -465,6 +478,11 @@ inline void sample_row(float *logits, int32_t vocab, const kt_sampling &p, int32
     sampling::best_ids_of(logits, vocab, n_best, best_ids);
     for (int32_t i = 0; i < n_best; ++i)
       best_logprobs[i] = static_cast<float>(logits[best_ids[i]] - normaliser);
+  }
+  if (p.given >= 0) {
+    *id = p.given;
+    if (wants_logprobs) *chosen_logprob = static_cast<float>(logits[p.given] - normaliser);
+    return;
   }
   sampling::adjust(logits, vocab, p, scratch);
   *id = sampling::choose(logits, vocab, p, scratch);

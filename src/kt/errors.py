@@ -18,6 +18,10 @@ class UsageError(KtError):
     exit_code = 2
 
 
+class NotFinite(KtError):
+    """A forward pass gave a logit that is NaN or infinite."""
+
+
 class MachineError(KtError):
     """The machine cannot do this at all (no AVX2, say)."""
 

@@ -84,6 +84,10 @@ class Tokenizer:
         keep = frozenset(ids[text] for text in shown if text in ids)
         return Detokenizer(self._bytes, skip_special=skip_special, keep=keep)
 
+    def token_bytes(self) -> list[bytes]:
+        """What every id below vocab_size stands for, special tokens' text included."""
+        return [self._bytes(token, skip_special=False) for token in range(self.vocab_size)]
+
     def render(
         self,
         messages: Sequence[Message],

@@ -24,6 +24,8 @@ def call(library: Any, pool: Any, logits: F32, params: list[SampleParams]) -> li
         for name in kept_fields(p):
             setattr(struct, name, getattr(p, name))
         struct.n_history, struct.n_bias = len(history), len(bias_ids)
+        if p.mask is not None:
+            struct.mask = ffi.cast("uint32_t *", p.mask.ctypes.data)
         struct.history = ffi.cast("int32_t *", history.ctypes.data)
         struct.bias_ids = ffi.cast("int32_t *", bias_ids.ctypes.data)
         struct.bias_values = ffi.cast("float *", bias_values.ctypes.data)
@@ -49,7 +51,7 @@ def call(library: Any, pool: Any, logits: F32, params: list[SampleParams]) -> li
 
 
 def kept_fields(p: SampleParams) -> list[str]:
-    return [name for name in vars(p) if name not in ("history", "bias")]
+    return [name for name in vars(p) if name not in ("history", "bias", "mask")]
 
 
 def make(**changes: Any) -> SampleParams:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kt.engine.batch import F32, Sampled, SampleParams
+from kt.engine.batch import F32, U32, Sampled, SampleParams
 from kt.kernels import library as kernels
 from kt.kernels.variants import select
 from kt.machine.survey import survey
@@ -325,3 +325,53 @@ def test_a_row_does_not_depend_on_its_neighbours(sample: Sampler) -> None:
     together = sample(logits, params)
     alone = [sample(logits[i], [params[i]])[0] for i in range(16)]
     assert together == alone
+
+
+# ---- masks and given tokens
+
+
+def mask_of(allowed: np.ndarray) -> U32:
+    bits = np.zeros(-(-len(allowed) // 32) * 32, np.uint8)
+    bits[: len(allowed)] = allowed
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 1000])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_only_what_the_mask_allows_is_drawn(
+    sample: Sampler, vocab: int, temperature: float
+) -> None:
+    rng = np.random.default_rng(vocab)
+    logits = random_logits(vocab, 2.0, seed=vocab)
+    for trial in range(20):
+        allowed = rng.random(vocab) < 0.1
+        allowed[rng.integers(vocab)] = True
+        params = make(
+            temperature=temperature, mask=mask_of(allowed), position=trial, top_p=0.9, n_logprobs=1
+        )
+        [got] = sample(logits, [params])
+        assert allowed[got.token]
+        expected = probabilities(logits, params)
+        assert expected[got.token] > 0
+        if temperature == 0:
+            assert got.token == int(np.argmax(expected))
+        assert got.logprob == pytest.approx(log_softmax(logits)[got.token], abs=1e-5)
+
+
+def test_a_masked_draw_has_the_masked_distribution(sample: Sampler) -> None:
+    logits = random_logits(64, 1.0, seed=3)
+    allowed = np.arange(64) % 3 == 1
+    mask = mask_of(allowed)
+    got = np.bincount(draws(sample, logits, 4000, mask=mask), minlength=64) / 4000
+    expected = np.where(allowed, np.exp(logits), 0)
+    expected /= expected.sum()
+    assert np.abs(got - expected).max() < 0.03  # 4 standard deviations of the likeliest
+
+
+def test_a_given_token_is_not_drawn_but_reported(sample: Sampler) -> None:
+    logits = random_logits(500, 2.0, seed=8)
+    [got] = sample(logits, [make(given=77, n_logprobs=2, bias=((77, 50.0),))])
+    expected = log_softmax(logits)
+    assert (got.token, len(got.best)) == (77, 2)
+    assert got.logprob == pytest.approx(expected[77], abs=1e-5)
+    assert got.best[0][0] == int(np.argmax(expected))

@@ -17,6 +17,7 @@ def make(**changes: Any) -> Scheduler:
         "n_pages": 100,
         "page_tokens": 4,
         "max_tokens": 64,
+        "max_logits": 16,
         "max_batch": 4,
         "prefill_chunk": 32,
         "prefix_cache": False,
@@ -37,8 +38,9 @@ def add(scheduler: Scheduler, length: int) -> Sequence:
 def step(scheduler: Scheduler) -> list[tuple[Sequence, int]]:
     """One step in which every sequence that can draws token 65."""
     chunks = scheduler.schedule()
-    ending = [chunk.sequence for chunk in chunks if chunk.wants_logits]
-    scheduler.advance(chunks)
+    ending = [chunk.sequence for chunk in chunks if chunk.draws]
+    for chunk in chunks:
+        scheduler.advance(chunk.sequence, chunk.tokens)
     for sequence in ending:
         sequence.accept(Sampled(65))
     return [(chunk.sequence, chunk.tokens) for chunk in chunks]

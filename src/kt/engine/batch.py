@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
+U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,15 @@ class Executor(Protocol):
     vocab: int
     context: int
     max_batch_tokens: int
+    max_logits: int  # rows of a batch that may want logits
     page_tokens: int
     n_pages: int
 
     def forward(self, batch: Batch) -> F32:
-        """Logits [L, vocab] float32; the array is reused by the next call. Raises KtError."""
+        """Logits [L, vocab] float32; the array is reused by the next call.
+
+        Raises KtError; NotFinite for a logit that is no number: a part of the batch may still run.
+        """
 
     def sample(self, logits: F32, params: list[SampleParams]) -> list[Sampled]:
         """One draw per row; `logits` may be changed."""
@@ -52,7 +57,8 @@ class Executor(Protocol):
 class SampleParams:
     """One row's sampling: the fields of kt_sampling in native/include/kt.h.
 
-    history [n]: prompt, then output ids.
+    history [n]: prompt, then output ids. mask [(vocab + 31) // 32]: bit i % 32 of word i // 32
+    allows id i; None allows all. given: this id instead of a draw, for its logprob; -1: draw.
     """
 
     temperature: float
@@ -68,6 +74,8 @@ class SampleParams:
     n_prompt: int
     history: I32
     bias: tuple[tuple[int, float], ...] = ()
+    mask: U32 | None = None
+    given: int = -1
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class CpuExecutor:
         self.vocab = spec.vocab
         self.context = spec.context
         self.max_batch_tokens = max_batch_tokens
-        self._max_logits = max_logits or max_batch_tokens
+        self.max_logits = max_logits or max_batch_tokens
         self.page_tokens = int(library.lib.kt_page_tokens())
         self.n_pages = n_pages
         self._library, self._ffi, self._lib = library, library.ffi, library.lib
@@ -186,7 +186,7 @@ class CpuExecutor:
             operations[i] = op[0]
         desc = ffi.new("kt_program_desc *")
         desc.n_ops, desc.n_slots = len(step.operations), len(step.slots)
-        desc.max_tokens, desc.max_logits = self.max_batch_tokens, self._max_logits
+        desc.max_tokens, desc.max_logits = self.max_batch_tokens, self.max_logits
         desc.n_kv_layers, desc.n_pages = len(spec.layers), self.n_pages
         desc.n_kv_heads, desc.head_dim = attention.n_kv_heads, attention.head_dim
         desc.logits_slot = step.slots["logits"][0]
@@ -217,6 +217,7 @@ def _fill_sampling(ffi: Any, row: Any, p: SampleParams, keep: list[Any]) -> None
         "seed",
         "position",
         "n_prompt",
+        "given",
     ):
         setattr(row, name, getattr(p, name))
     row.history, row.n_history = _int_pointer(ffi, p.history), len(p.history)
@@ -225,6 +226,8 @@ def _fill_sampling(ffi: Any, row: Any, p: SampleParams, keep: list[Any]) -> None
         values = ffi.new("float[]", [value for _, value in p.bias])
         keep += [ids, values]
         row.bias_ids, row.bias_values, row.n_bias = ids, values, len(p.bias)
+    if p.mask is not None:
+        row.mask = ffi.cast("uint32_t *", p.mask.ctypes.data)
 
 
 def _sampled(i: int, p: SampleParams, ids: I32, chosen: F32, best_ids: I32, best: F32) -> Sampled:

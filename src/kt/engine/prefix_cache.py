@@ -65,6 +65,11 @@ class PrefixCache:
             self._keys[page] = key
         return key
 
+    def forget(self, pages: list[int]) -> None:
+        """Makes pages unfindable."""
+        for page in pages:
+            self._forget(page)
+
     def _forget(self, page: int) -> None:
         key = self._keys.pop(page, None)
         if key is not None:

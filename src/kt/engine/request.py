@@ -80,6 +80,11 @@ class Sampling:
     ignore_eos: bool = False
     min_tokens: int = 0
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature == 0 or self.top_k == 1
+
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for the first value outside its range."""
         least = 1 if self.prompt_logprobs is None else 0
@@ -192,9 +197,9 @@ class Timings:
 class Finished:
     """The last event of a request.
 
-    message explains "error", "cancelled" and "timeout". completion_tokens counts every generated token, a
-    final end token and those of a stop text included; cached_tokens: prompt tokens found in the
-    prefix cache.
+    message explains "error", "cancelled" and "timeout". completion_tokens counts every generated
+    token, a final end token and those of a stop text included; cached_tokens: prompt tokens found
+    in the prefix cache.
     stop: the stop text that ended the answer, None if it was an end token or something else.
     """
 

@@ -7,10 +7,15 @@ import secrets
 import time
 from collections.abc import Set as AbstractSet
 
-from kt.engine.batch import Sampled, SampleParams
+import numpy as np
+
+from kt.engine.batch import I32, Sampled, SampleParams
+from kt.engine.draft import Drafter
+from kt.engine.grammar import Constraint
 from kt.engine.handle import Handle
 from kt.engine.int_vector import IntVector
 from kt.engine.prefix_cache import ROOT
+from kt.engine.prompt_scores import PromptScores
 from kt.engine.request import Finished, Reason, Request, Timings
 from kt.engine.text_stream import Detokenizer, TextStream
 
@@ -20,7 +25,7 @@ class Sequence:
 
     history: prompt then output. computed: how many of its positions are in the pages. stored and
     key: how many pages the prefix cache knows, and the key of the last. limit: the longest history
-    allowed.
+    allowed. draft: guesses at the tokens behind the history. deadline: on the monotonic clock.
     """
 
     def __init__(
@@ -30,24 +35,35 @@ class Sequence:
         detokenizer: Detokenizer,
         eos_ids: AbstractSet[int],
         context: int,
+        *,
+        constraint: Constraint | None = None,
+        scores: PromptScores | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
         self.handle = handle
         self.history = IntVector(request.prompt_ids, spare=256)
         self.n_prompt = len(request.prompt_ids)
-        self.limit = min(context, self.n_prompt + (sampling.max_tokens or context))
+        most = context if sampling.max_tokens is None else sampling.max_tokens
+        self.limit = min(context, self.n_prompt + most)
         self.pages = IntVector()
         self.computed = 0
         self.stored = 0
         self.key = ROOT
         self.cached_tokens: int | None = None  # None until first admitted
-        self._stop_ids = frozenset() if sampling.ignore_eos else frozenset(eos_ids)
+        self.draft: tuple[int, ...] = ()
+        self.scores = scores
+        self._constraint = constraint
+        self._drafter = drafter if constraint is None and sampling.greedy else None
+        ends_never = sampling.ignore_eos and constraint is None
+        self._stop_ids = frozenset() if ends_never else frozenset(eos_ids)
         self._text = TextStream(detokenizer, sampling.stop, sampling.min_tokens)
         self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % (1 << 64)
         self._bias = tuple(sampling.logit_bias.items())
         self._bias_without_end = self._bias + tuple((i, -math.inf) for i in sorted(eos_ids))
         self._submitted = time.monotonic()
+        self.deadline = self._submitted + (request.timeout or math.inf)
         self._started = 0.0
         self._first_token = 0.0
 
@@ -60,15 +76,49 @@ class Sequence:
     def n_output(self) -> int:
         return len(self.history) - self.n_prompt
 
+    @property
+    def unscored(self) -> int:
+        """Prompt tokens whose log probabilities are wanted and not computed yet."""
+        return 0 if self.scores is None else self.scores.missing
+
     def start(self, cached_tokens: int) -> None:
-        """Notes the first admission; later ones follow a preemption."""
+        """Notes an admission that found so many tokens in the prefix cache; ones after the first
+        follow a preemption.
+        """
+        self.computed = cached_tokens
+        if self.unscored and self.scores is not None:
+            self.scores.restart()
         if self.cached_tokens is None:
             self.cached_tokens = cached_tokens
             self._started = time.monotonic()
 
-    def sample_params(self) -> SampleParams:
-        """How the next token is drawn; the counter is its index in the output."""
+    def guess(self) -> None:
+        """Sets draft for the next step."""
+        self.draft = ()
+        if self._drafter is not None and self.pending == 1:
+            room = self.limit - len(self.history) - 1
+            self.draft = self._drafter.propose(self.history.view(), room)
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Notes how many of a step's guesses were right."""
+        if self._drafter is not None and proposed:
+            self._drafter.learn(proposed, accepted)
+
+    def sample_params(self, draft: tuple[int, ...] = ()) -> list[SampleParams]:
+        """How the next token is drawn, and one more behind each guess; the counter is a token's
+        index in the output.
+        """
+        known = len(self.history)
+        history = self.history.view()
+        if draft:
+            history = np.concatenate([history, np.array(draft, np.int32)])
+        return [self._params(history[: known + i]) for i in range(len(draft) + 1)]
+
+    def _params(self, history: I32) -> SampleParams:
         s = self.request.sampling
+        position = len(history) - self.n_prompt
+        answering = self._constraint is None or self._constraint.active
+        may_end = position >= s.min_tokens and answering
         return SampleParams(
             temperature=s.temperature,
             top_k=s.top_k,
@@ -79,11 +129,17 @@ class Sequence:
             frequency_penalty=s.frequency_penalty,
             n_logprobs=-1 if s.logprobs is None else s.logprobs,
             seed=self._seed,
-            position=self.n_output,
+            position=position,
             n_prompt=self.n_prompt,
-            history=self.history.view(),
-            bias=self._bias_without_end if self.n_output < s.min_tokens else self._bias,
+            history=history,
+            bias=self._bias if may_end else self._bias_without_end,
+            mask=None if self._constraint is None else self._constraint.mask,
         )
+
+    def send_scores(self) -> None:
+        """Sends the prompt's log probabilities once they are complete, before anything else."""
+        if self.scores is not None and not self.scores.sent and not self.scores.missing:
+            self.handle.put(self.scores.delta())
 
     def accept(self, sampled: Sampled) -> Reason | None:
         """Takes the next token, sends its text, and says why the request ends here, if it does."""
@@ -97,6 +153,10 @@ class Sequence:
             self.handle.put(delta)
         if self._text.stopped is not None:
             return "stop"
+        if self._constraint is not None:
+            self._constraint.accept(sampled.token)
+            if self._constraint.complete:
+                return "stop"
         return "length" if len(self.history) >= self.limit else None
 
     def finish(self, reason: Reason, message: str = "") -> None:

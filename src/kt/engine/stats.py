@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kt.units import Choice
+
 WINDOW_SECONDS = 10
 
 
@@ -15,7 +17,9 @@ class Stats:
     """A snapshot. Counts run from the start; rates are tokens per second over the last ten seconds.
 
     pages_free counts every page that can be taken, pages_cached those that a prefix can be found
-    in, free or in use. prompt_tokens includes cached_tokens, the ones that were found.
+    in, free or in use. prompt_tokens includes cached_tokens, the ones that were found. Of
+    draft_tokens, the guesses of prompt lookup that were checked, draft_accepted were right.
+    prefill_chunk: prompt tokens a step while answers are running.
     """
 
     running: int
@@ -29,6 +33,9 @@ class Stats:
     completion_tokens: int
     preemptions: int
     failures: int
+    draft_tokens: int
+    draft_accepted: int
+    prefill_chunk: Choice[int]
     prefill_rate: float
     decode_rate: float
 

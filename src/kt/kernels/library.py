@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kt.errors import KtError, MachineError
+from kt.errors import KtError, MachineError, NotFinite
 from kt.kernels import abi
 
 
@@ -43,9 +43,10 @@ class Library:
         return bytes(self.ffi.string(self.lib.kt_last_error())).decode()
 
     def check(self, status: int) -> None:
-        """Raises KtError for a negative status."""
+        """Raises KtError for a negative status, NotFinite for that of a bad logit."""
         if status < 0:
-            raise KtError(f"the {self.name} kernels: {self.error()}")
+            kind = NotFinite if status == self.lib.KT_NOT_FINITE else KtError
+            raise kind(f"the {self.name} kernels: {self.error()}")
 
     def new_pool(self, cpus: Sequence[int] | None, threads: int | None = None) -> Any:
         """A pool that frees itself: one thread pinned to each of `cpus`, or `threads` unpinned."""

@@ -1,0 +1,183 @@
+"""Answers of a given form: which tokens may come next, as bit masks from llguidance."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+import numpy as np
+
+from kt.engine.batch import U32
+from kt.engine.request import Grammar, InvalidGrammar
+from kt.errors import KtError
+
+KEPT = 64
+"""Compiled grammars that are kept for the next request."""
+
+
+class Vocabulary(Protocol):
+    """The part of a tokenizer that grammars need. token_bytes: of every id, special tokens' text
+    included; special_ids: text -> id of those that ordinary text never spells.
+    """
+
+    @property
+    def special_ids(self) -> Mapping[str, int]: ...
+    def token_bytes(self) -> Sequence[bytes]: ...
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]: ...
+
+
+class GrammarCompiler:
+    """Compiles grammars on the caller's thread, never the engine's, and keeps the last ones.
+
+    vocab: ids that logits have. eos_ids: allowed where the grammar may end, and only there.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, vocab: int, eos_ids: AbstractSet[int]) -> None:
+        self._vocabulary = vocabulary
+        self._vocab = vocab
+        self._eos_ids = sorted(eos_ids)
+        self._lock = threading.Lock()
+        self._tokenizer: Any = None
+        self._token_bytes: list[bytes] = []
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+
+    def constraint(self, grammar: Grammar, after: str | None = None) -> Constraint:
+        """A fresh Constraint; `after`: the text behind which it begins. Raises InvalidGrammar."""
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._wrap()
+            matcher = self._compiled.get(grammar)
+        if matcher is None:
+            matcher = self._compile(grammar)
+        with self._lock:
+            self._compiled[grammar] = matcher
+            self._compiled.move_to_end(grammar)
+            if len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
+            own = matcher.deep_copy()
+        return Constraint(own, self._tokenizer, self._token_bytes, self._vocab, after)
+
+    def _wrap(self) -> Any:
+        """llguidance's view of the vocabulary; takes about 0.3 s for 50,000 tokens."""
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        if not self._eos_ids:
+            raise InvalidGrammar("the model has no end token, which a grammar needs")
+        known = list(self._vocabulary.token_bytes())[: self._vocab]
+        self._token_bytes = known + [b""] * (self._vocab - len(known))
+        words = _Words(self._vocabulary, self._token_bytes, self._eos_ids[0])
+        return LLTokenizer(TokenizerWrapper(words), n_vocab=self._vocab, eos_token=self._eos_ids)
+
+    def _compile(self, grammar: Grammar) -> Any:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
+        if matcher.is_error():
+            raise InvalidGrammar(f"the {_name(grammar)} cannot be used: {_error(matcher)}")
+        return matcher
+
+
+class Constraint:
+    """One answer's progress through a grammar. mask [(vocab + 31) // 32]: the ids allowed next.
+
+    active: whether the answer has begun; until then everything but an end is allowed.
+    """
+
+    def __init__(
+        self, matcher: Any, tokenizer: Any, token_bytes: list[bytes], vocab: int, after: str | None
+    ) -> None:
+        self._matcher = matcher
+        self._tokenizer = tokenizer
+        self._token_bytes = token_bytes
+        self._words: U32 = np.zeros(-(-vocab // 32), np.uint32)
+        self._marker = (after or "").encode()
+        self._seen = b""  # the end of the text in which the marker is looked for
+        self.active = after is None
+        if self.active:
+            self._fill()
+
+    @property
+    def mask(self) -> U32 | None:
+        return self._words if self.active else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing but an end may follow."""
+        return self.active and bool(self._matcher.is_stopped())
+
+    def accept(self, token: int) -> None:
+        """Goes on by one token. Raises KtError for one that does not fit."""
+        if self.active:
+            self._consume([token])
+            return
+        text = self._seen + self._token_bytes[token]
+        at = text.find(self._marker)
+        if at < 0:
+            self._seen = text[-len(self._marker) :]
+            return
+        self.active = True
+        rest = text[at + len(self._marker) :].lstrip()
+        self._consume(self._tokenizer.tokenize_bytes(rest) if rest else [])
+
+    def _consume(self, tokens: list[int]) -> None:
+        if tokens and not self._matcher.consume_tokens(tokens):
+            raise KtError(f"the answer cannot go on as its grammar wants: {_error(self._matcher)}")
+        if not self._matcher.is_stopped():
+            self._fill()
+
+    def _fill(self) -> None:
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        if self._matcher.is_error():
+            raise KtError(f"the grammar is too complex: {_error(self._matcher)}")
+
+
+class _Words:
+    """What llguidance's TokenizerWrapper asks for."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, tokens: list[bytes], eos_id: int) -> None:
+        self.eos_token_id = eos_id
+        self.tokens = tokens
+        self.special_token_ids = sorted(
+            i for i in vocabulary.special_ids.values() if i < len(tokens)
+        )
+        self._vocabulary = vocabulary
+
+    def __call__(self, text: str) -> list[int]:
+        return self._vocabulary.encode(text, add_bos=False)
+
+
+def _source(grammar: Grammar) -> str:
+    """The grammar in llguidance's own form."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        match grammar.kind:
+            case "json_object":
+                return str(LLMatcher.grammar_from_json_schema('{"type": "object"}'))
+            case "json_schema":
+                return str(LLMatcher.grammar_from_json_schema(grammar.text))
+            case "regex":
+                return str(LLMatcher.grammar_from_regex(grammar.text))
+            case "lark":
+                return str(LLMatcher.grammar_from_lark(grammar.text))
+            case "gbnf":
+                return str(LLMatcher.grammar_from_lark(gbnf_to_lark(grammar.text)))
+    except Exception as error:  # its parsers raise many kinds, for what the client has sent
+        raise InvalidGrammar(f"the {_name(grammar)} cannot be read: {error}") from None
+
+
+def _name(grammar: Grammar) -> str:
+    return {"json_schema": "JSON schema", "regex": "regular expression"}.get(
+        grammar.kind, f"grammar ({grammar.kind})"
+    )
+
+
+def _error(matcher: Any) -> str:
+    """llguidance's message without the state of its parser."""
+    return str(matcher.get_error()).split("\n<state>")[0].strip()

@@ -1,0 +1,163 @@
+"""The forms in which models write tool calls, one row each.
+
+A call's text is held back until its closing mark; then it is a call, or text that is shown as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kt.errors import ModelError
+from kt.server.tool_parsers import json_calls, token_calls, xml_calls
+from kt.server.tool_parsers.call import Call, Malformed, Tools, Unfinished
+
+__all__ = ["TOOL_FORMS", "Call", "Malformed", "ToolForm", "Tools", "Unfinished", "tool_form"]
+
+
+@dataclass(frozen=True)
+class ToolForm:
+    """signs: texts by which a chat template is known to teach this form; the first row wins.
+
+    opening, closing: the marks around what `parse` reads; dropped: marks around those that mean
+    nothing by themselves; bare: a call may also be the whole answer, without marks. parse raises
+    Malformed. before, between, after: what stands around the arguments of a call (%s: its name),
+    which a grammar forces.
+    """
+
+    name: str
+    signs: tuple[str, ...]
+    opening: str
+    closing: str
+    parse: Callable[[str, Tools], list[Call]]
+    before: str
+    after: str
+    dropped: tuple[str, ...] = ()
+    bare: Callable[[str, Tools], list[Call]] | None = None
+    first: str = ""
+    last: str = ""
+    joint: str = "\n"
+    arguments: str = "json"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts that must reach the parser even where they are special tokens."""
+        inner = (token_calls.DEEPSEEK_SEPARATOR, token_calls.KIMI_SEPARATOR)
+        used = [mark for mark in inner if mark in self.before]
+        return tuple(filter(None, (self.opening, self.closing, *self.dropped, *used)))
+
+
+# Harmony (gpt-oss) is no row here: its channels carry all of an answer; see server/harmony.py.
+TOOL_FORMS: Final = (
+    ToolForm(
+        name="kimi_k2",
+        signs=("<|tool_calls_section_begin|>",),
+        opening="<|tool_call_begin|>",
+        closing="<|tool_call_end|>",
+        dropped=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        parse=token_calls.parse_kimi,
+        first="<|tool_calls_section_begin|>",
+        before="<|tool_call_begin|>functions.%s:%i<|tool_call_argument_begin|>",
+        after="<|tool_call_end|>",
+        last="<|tool_calls_section_end|>",
+        joint="",
+    ),
+    ToolForm(
+        name="minimax_m2",
+        signs=("<minimax:tool_call>",),
+        opening="<minimax:tool_call>",
+        closing="</minimax:tool_call>",
+        parse=xml_calls.parse_invoke,
+        first="<minimax:tool_call>\n",
+        before='<invoke name="%s">\n',
+        arguments='<parameter name="%s">|</parameter>\n',
+        after="</invoke>\n",
+        last="</minimax:tool_call>",
+        joint="",
+    ),
+    ToolForm(
+        name="deepseek_v3",
+        signs=("<｜tool▁sep｜>", "```json"),
+        opening="<｜tool▁call▁begin｜>",
+        closing="<｜tool▁call▁end｜>",
+        dropped=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        parse=token_calls.parse_deepseek,
+        first="<｜tool▁calls▁begin｜>",
+        before="<｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n",
+        after="\n```<｜tool▁call▁end｜>",
+        last="<｜tool▁calls▁end｜>",
+    ),
+    ToolForm(
+        name="deepseek_v31",
+        signs=("<｜tool▁calls▁begin｜>",),
+        opening="<｜tool▁call▁begin｜>",
+        closing="<｜tool▁call▁end｜>",
+        dropped=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        parse=token_calls.parse_deepseek,
+        first="<｜tool▁calls▁begin｜>",
+        before="<｜tool▁call▁begin｜>%s<｜tool▁sep｜>",
+        after="<｜tool▁call▁end｜>",
+        last="<｜tool▁calls▁end｜>",
+        joint="",
+    ),
+    ToolForm(
+        name="glm45",
+        signs=("<arg_key>",),
+        opening="<tool_call>",
+        closing="</tool_call>",
+        parse=xml_calls.parse_pairs,
+        before="<tool_call>%s\n",
+        arguments="<arg_key>%s</arg_key>\n<arg_value>|</arg_value>\n",
+        after="</tool_call>",
+    ),
+    ToolForm(
+        name="qwen3_coder",
+        signs=("<function=",),
+        opening="<tool_call>",
+        closing="</tool_call>",
+        parse=xml_calls.parse_function,
+        before="<tool_call>\n<function=%s>\n",
+        arguments="<parameter=%s>\n|\n</parameter>\n",
+        after="</function>\n</tool_call>",
+    ),
+    ToolForm(
+        name="llama3",
+        signs=("<|python_tag|>", '"parameters": dictionary of argument name'),
+        opening="<|python_tag|>",
+        closing="",
+        parse=json_calls.parse,
+        bare=json_calls.parse_bare,
+        before='{"name": "%s", "parameters": ',
+        after="}",
+        joint="; ",
+    ),
+    ToolForm(
+        name="hermes",
+        signs=("<tool_call>",),
+        opening="<tool_call>",
+        closing="</tool_call>",
+        parse=json_calls.parse,
+        before='<tool_call>\n{"name": "%s", "arguments": ',
+        after="}\n</tool_call>",
+    ),
+)
+
+
+def tool_form(template: str, override: str | None = None) -> ToolForm | None:
+    """The form that `template` teaches, or the one called `override`; None: it teaches none.
+
+    Raises ModelError for an override that does not exist.
+    """
+    if override is not None:
+        for form in TOOL_FORMS:
+            if form.name == override:
+                return form
+        names = ", ".join(form.name for form in TOOL_FORMS)
+        raise ModelError(f"there is no tool form {override!r}; there are {names}, harmony")
+    for form in TOOL_FORMS:
+        if any(sign in template for sign in form.signs):
+            if form.name == "deepseek_v3" and "<｜tool▁calls▁begin｜>" not in template:
+                continue
+            return form
+    return None
