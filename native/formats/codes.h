@@ -1,5 +1,5 @@
-// Codes in lines of 64 bytes: 16 rows, a dword each. A block of 32 K is eight quads of 4 K; layout.h
-// tells which bits of which line a quad has.
+// Codes in lines of 64 bytes: 16 rows, a dword each. A block of 32 K is eight quads of 4 K;
+// layout.h tells which bits of which line a quad has.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -47,7 +47,8 @@ struct CodeLines {
     const int q = i / 4, at = r * 4 + i % 4;
     int code = block[low_line(q) * 64 + at] >> low_shift(q) & ((1 << Low) - 1);
     if (High)
-      code |= (block[kLowBytes + high_line(q) * 64 + at] >> high_shift(q) & ((1 << High) - 1)) << Low;
+      code |= (block[kLowBytes + high_line(q) * 64 + at] >> high_shift(q) & ((1 << High) - 1))
+              << Low;
     return code;
   }
   // K i of row r, as its table says.
@@ -62,7 +63,8 @@ struct CodeLines {
       std::memcpy(&four, codes + q * 4, 4);
       *low |= (four & 0x01010101u * ((1 << Low) - 1)) << low_shift(q);
       if (High) {
-        uint32_t *high = reinterpret_cast<uint32_t *>(block + kLowBytes + high_line(q) * 64 + r * 4);
+        uint32_t *high =
+            reinterpret_cast<uint32_t *>(block + kLowBytes + high_line(q) * 64 + r * 4);
         *high |= (four >> Low & 0x01010101u * ((1 << High) - 1)) << high_shift(q);
       }
     }

@@ -8,8 +8,9 @@
 //             FP8      8 lines of 4 K; the bytes of a dword are K 0, 2, 1, 3, so that its even and
 //                      its odd bytes are the pairs of two BF16 lines
 //             codes    low lines, then high lines. With quad q = K 4q .. 4q + 3 in bytes 0 .. 3:
-//                      8 low bits: line q. 4: line q / 2, nibble q % 2. 2: line q / 4, 2-bit field q % 4.
-//                      high bits lie above the low ones; 1: one line, bit q. 2: line q / 4, field q % 4
+//                      8 low bits: line q. 4: line q / 2, nibble q % 2. 2: line q / 4, 2-bit field
+//                      q % 4. high bits lie above the low ones; 1: one line, bit q. 2: line q / 4,
+//                      field q % 4
 //   meta:   the scale records (scales.h)
 // and its size is rounded up to 64 bytes.
 #pragma once
@@ -45,31 +46,31 @@ struct FloatFormat {
 };
 
 // The table of formats: X(kt.h name, traits), in kt.h's order.
-#define KT_FORMAT_TABLE(X)                                            \
-  X(KT_F32, FloatFormat<Kind::kF32, 32>)                              \
-  X(KT_F16, FloatFormat<Kind::kF16, 16>)                              \
-  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)                            \
-  X(KT_F8_G128, Fp8Format<ScalesF32<4>>)                              \
-  X(KT_F8_ROW, Fp8Format<ScalesF32<kWholeRow>>)                       \
-  X(KT_F8_MX, Fp8Format<ScalesE8M0<1>>)                               \
-  X(KT_I8_G32, IntFormat<8, 0, 7, ScalesF16>)                         \
-  X(KT_I8_ROW, IntFormat<8, 0, 7, ScalesF32<kWholeRow>>)              \
-  X(KT_I6_K16, IntFormat<4, 2, 5, ScalesK16>)                         \
-  X(KT_I5_G32, IntFormat<4, 1, 4, ScalesF16>)                         \
-  X(KT_I5_G32M, IntFormat<4, 1, -1, ScalesF16Min>)                    \
-  X(KT_I5_K32M, IntFormat<4, 1, -1, ScalesK32Min>)                    \
-  X(KT_I4_G32, IntFormat<4, 0, 3, ScalesF16>)                         \
-  X(KT_I4_B32, IntFormat<4, 0, 3, ScalesBf16>)                        \
-  X(KT_I4_G32M, IntFormat<4, 0, -1, ScalesF16Min>)                    \
-  X(KT_I4_K32M, IntFormat<4, 0, -1, ScalesK32Min>)                    \
-  X(KT_I4_Z32, IntFormat<4, 0, -1, ScalesF32Zero<1>>)                 \
-  X(KT_I4_Z64, IntFormat<4, 0, -1, ScalesF32Zero<2>>)                 \
-  X(KT_I4_Z128, IntFormat<4, 0, -1, ScalesF32Zero<4>>)                \
-  X(KT_I4_NL, IntFormat<4, 0, 7, ScalesF16, TableNl>)                 \
-  X(KT_I4_NLK, IntFormat<4, 0, 7, ScalesK32, TableNl>)                \
-  X(KT_F4_MX, IntFormat<4, 0, 4, ScalesE8M0<2>, TableE2M1>)           \
-  X(KT_F4_NV, IntFormat<4, 0, 4, ScalesE4M3<2>, TableE2M1>)           \
-  X(KT_I3_K16, IntFormat<2, 1, 2, ScalesK16>)                         \
+#define KT_FORMAT_TABLE(X)                                   \
+  X(KT_F32, FloatFormat<Kind::kF32, 32>)                     \
+  X(KT_F16, FloatFormat<Kind::kF16, 16>)                     \
+  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)                   \
+  X(KT_F8_G128, Fp8Format<ScalesF32<4>>)                     \
+  X(KT_F8_ROW, Fp8Format<ScalesF32<kWholeRow>>)              \
+  X(KT_F8_MX, Fp8Format<ScalesE8M0>)                         \
+  X(KT_I8_G32, IntFormat<8, 0, 7, ScalesF16>)                \
+  X(KT_I8_ROW, IntFormat<8, 0, 7, ScalesF32<kWholeRow>>)     \
+  X(KT_I6_K16, IntFormat<4, 2, 5, ScalesK16>)                \
+  X(KT_I5_G32, IntFormat<4, 1, 4, ScalesF16>)                \
+  X(KT_I5_G32M, IntFormat<4, 1, -1, ScalesF16Min>)           \
+  X(KT_I5_K32M, IntFormat<4, 1, -1, ScalesK32Min>)           \
+  X(KT_I4_G32, IntFormat<4, 0, 3, ScalesF16>)                \
+  X(KT_I4_B32, IntFormat<4, 0, 3, ScalesBf16>)               \
+  X(KT_I4_G32M, IntFormat<4, 0, -1, ScalesF16Min>)           \
+  X(KT_I4_K32M, IntFormat<4, 0, -1, ScalesK32Min>)           \
+  X(KT_I4_Z32, IntFormat<4, 0, -1, ScalesF32Zero<1>>)        \
+  X(KT_I4_Z64, IntFormat<4, 0, -1, ScalesF32Zero<2>>)        \
+  X(KT_I4_Z128, IntFormat<4, 0, -1, ScalesF32Zero<4>>)       \
+  X(KT_I4_NL, IntFormat<4, 0, 7, ScalesF16, TableNl>)        \
+  X(KT_I4_NLK, IntFormat<4, 0, 7, ScalesK32, TableNl>)       \
+  X(KT_F4_MX, IntFormat<4, 0, 4, ScalesE8M0Half, TableE2M1>) \
+  X(KT_F4_NV, IntFormat<4, 0, 4, ScalesE4M3<2>, TableE2M1>)  \
+  X(KT_I3_K16, IntFormat<2, 1, 2, ScalesK16>)                \
   X(KT_I2_K16M, IntFormat<2, 0, -1, ScalesK16Min>)
 
 // Calls f(traits) for a format number. Returns false if there is no such format.
@@ -93,9 +94,9 @@ constexpr bool has_scales() {
 }
 
 struct PanelLayout {
-  int64_t blocks;      // of 32 K
+  int64_t blocks;  // of 32 K
   int64_t line_bytes;  // codes of a panel
-  int64_t bytes;       // of a panel
+  int64_t bytes;  // of a panel
 };
 
 template <class F>

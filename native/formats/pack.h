@@ -93,7 +93,8 @@ inline bool can_pack(int format, const kt_source &s, int64_t k) {
   if (s.encoding == KT_SRC_E4M3)
     return bytes ? format == KT_F8_MX && groups(32)
                  : (format == KT_F8_ROW && whole) || (format == KT_F8_G128 && groups(128));
-  if (s.encoding != KT_SRC_U4 && s.encoding != KT_SRC_GPTQ && s.encoding != KT_SRC_AWQ) return false;
+  if (s.encoding != KT_SRC_U4 && s.encoding != KT_SRC_GPTQ && s.encoding != KT_SRC_AWQ)
+    return false;
   if (bytes) return (format == KT_F4_MX && groups(32)) || (format == KT_F4_NV && groups(16));
   if (format == KT_I4_B32) return s.scale_type == KT_SCALE_BF16 && !s.zeros && groups(32);
   return (format == KT_I4_Z32 && groups(32)) || (format == KT_I4_Z64 && groups(64)) ||

@@ -1,5 +1,5 @@
-// Scale records: what stands beside the codes of a panel. Each kind says how many bytes a record of 16 rows
-// takes, how many blocks of 32 K share it (kSuper), and what it means:
+// Scale records: what stands beside the codes of a panel. Each kind says how many bytes a record of
+// 16 rows takes, how many blocks of 32 K share it (kSuper), and what it means:
 //   w = scale * (code - zero) + minimum, one scale (and minimum) per kGroup K, 16 or at least 32.
 // get is the exact meaning for one row, load the same for 16 rows at once.
 #pragma once
@@ -97,22 +97,36 @@ struct ScalesF32Zero {
   }
 };
 
-// A power of two per 32 K (OCP microscaling, E8M0): 2^(e - 127) / Divisor. 255 stands for NaN.
-template <int Divisor>
+// A power of two per 32 K (OCP microscaling, E8M0): 2^(e - 127). 255 stands for NaN.
 struct ScalesE8M0 {
   static constexpr bool kMin = false;
   static constexpr int kGroup = 32, kSuper = 1, kBytes = 16;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const int e = meta[b * 16 + r];
-    return {{e == 255 ? NAN : std::ldexp(1.0f, e - 127) / Divisor}, {}};
+    return {{e == 255 ? NAN : std::ldexp(1.0f, e - 127)}, {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     const vi e = vi_load_u8(meta + b * 16);
     // Exponent 0 is 2^-127, a subnormal; exponent 255 gets a mantissa, which makes it NaN.
     const vi bits = vi_max(vi_shl<23>(e), vi_set1(0x00400000));
-    const vi nan = vi_and(vi_shl<22>(vi_equal(e, vi_set1(255))), vi_set1(0x00400000));
     VScales v;
-    v.scale[0] = vf_mul(vf_bits(vi_or(bits, nan)), vf_set1(1.0f / Divisor));
+    v.scale[0] = vf_bits(vi_or(bits, vi_and(vi_equal(e, vi_set1(255)), vi_set1(0x00400000))));
+    return v;
+  }
+};
+
+// The same for codes of twice their value: 2^(e - 128). Here 255 is 2^127, as in GGUF; the kernels
+// take exponents 0 and 1 (below 1e-38) for 0.
+struct ScalesE8M0Half {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    return {{std::ldexp(0.5f, meta[b * 16 + r] - 127)}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const vi e = vi_sub(vi_load_u8(meta + b * 16), vi_set1(1));
+    VScales v;
+    v.scale[0] = vf_bits(vi_max(vi_shl<23>(e), vi_zero()));
     return v;
   }
 };
@@ -123,8 +137,9 @@ struct ScalesE4M3 {
   static constexpr bool kMin = false;
   static constexpr int kGroup = 16, kSuper = 1, kBytes = 32;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    return {{e4m3_to_float(meta[b * 32 + r]) / Divisor, e4m3_to_float(meta[b * 32 + 16 + r]) / Divisor},
-            {}};
+    return {
+        {e4m3_to_float(meta[b * 32 + r]) / Divisor, e4m3_to_float(meta[b * 32 + 16 + r]) / Divisor},
+        {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     VScales v;
@@ -136,7 +151,8 @@ struct ScalesE4M3 {
                                      vi_andnot(vi_less(size, vi_set1(8)), vi_bits(normal))));
       const vi sign = vi_shl<24>(vi_and(code, vi_set1(0x80)));
       const vi nan = vi_and(vi_equal(size, vi_set1(0x7f)), vi_set1(0x7fc00000));
-      v.scale[g] = vf_mul(vf_bits(vi_or(vi_or(vi_bits(value), sign), nan)), vf_set1(1.0f / Divisor));
+      v.scale[g] =
+          vf_mul(vf_bits(vi_or(vi_or(vi_bits(value), sign), nan)), vf_set1(1.0f / Divisor));
     }
     return v;
   }

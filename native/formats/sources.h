@@ -6,15 +6,29 @@
 namespace kt {
 
 enum Source {
-  SRC_F32 = 0, SRC_F16 = 1, SRC_Q4_0 = 2, SRC_Q4_1 = 3, SRC_Q5_0 = 6, SRC_Q5_1 = 7, SRC_Q8_0 = 8,
-  SRC_Q2_K = 10, SRC_Q3_K = 11, SRC_Q4_K = 12, SRC_Q5_K = 13, SRC_Q6_K = 14, SRC_IQ4_NL = 20,
-  SRC_IQ4_XS = 23, SRC_BF16 = 30, SRC_MXFP4 = 39
+  SRC_F32 = 0,
+  SRC_F16 = 1,
+  SRC_Q4_0 = 2,
+  SRC_Q4_1 = 3,
+  SRC_Q5_0 = 6,
+  SRC_Q5_1 = 7,
+  SRC_Q8_0 = 8,
+  SRC_Q2_K = 10,
+  SRC_Q3_K = 11,
+  SRC_Q4_K = 12,
+  SRC_Q5_K = 13,
+  SRC_Q6_K = 14,
+  SRC_IQ4_NL = 20,
+  SRC_IQ4_XS = 23,
+  SRC_BF16 = 30,
+  SRC_MXFP4 = 39
 };
 
 // Values from .. from + count of a float row, or of a row of scales.
 inline float load_float(int type, const uint8_t *row, int64_t i) {
   if (type == SRC_F32) return load_f32(row + i * 4);
-  return type == SRC_F16 ? half_to_float(load_u16(row + i * 2)) : bf16_to_float(load_u16(row + i * 2));
+  return type == SRC_F16 ? half_to_float(load_u16(row + i * 2))
+                         : bf16_to_float(load_u16(row + i * 2));
 }
 inline bool is_float_source(int s) { return s == SRC_F32 || s == SRC_F16 || s == SRC_BF16; }
 
@@ -23,12 +37,12 @@ struct BlockSource {
   int source, bytes, k, format;
 };
 constexpr BlockSource kBlockSources[] = {
-    {SRC_Q4_0, 18, 32, KT_I4_G32},     {SRC_Q4_1, 20, 32, KT_I4_G32M},
-    {SRC_Q5_0, 22, 32, KT_I5_G32},     {SRC_Q5_1, 24, 32, KT_I5_G32M},
-    {SRC_Q8_0, 34, 32, KT_I8_G32},     {SRC_Q2_K, 84, 256, KT_I2_K16M},
-    {SRC_Q3_K, 110, 256, KT_I3_K16},   {SRC_Q4_K, 144, 256, KT_I4_K32M},
-    {SRC_Q5_K, 176, 256, KT_I5_K32M},  {SRC_Q6_K, 210, 256, KT_I6_K16},
-    {SRC_IQ4_NL, 18, 32, KT_I4_NL},    {SRC_IQ4_XS, 136, 256, KT_I4_NLK},
+    {SRC_Q4_0, 18, 32, KT_I4_G32},    {SRC_Q4_1, 20, 32, KT_I4_G32M},
+    {SRC_Q5_0, 22, 32, KT_I5_G32},    {SRC_Q5_1, 24, 32, KT_I5_G32M},
+    {SRC_Q8_0, 34, 32, KT_I8_G32},    {SRC_Q2_K, 84, 256, KT_I2_K16M},
+    {SRC_Q3_K, 110, 256, KT_I3_K16},  {SRC_Q4_K, 144, 256, KT_I4_K32M},
+    {SRC_Q5_K, 176, 256, KT_I5_K32M}, {SRC_Q6_K, 210, 256, KT_I6_K16},
+    {SRC_IQ4_NL, 18, 32, KT_I4_NL},   {SRC_IQ4_XS, 136, 256, KT_I4_NLK},
     {SRC_MXFP4, 17, 32, KT_F4_MX},
 };
 inline const BlockSource *block_source(int source) {
@@ -54,8 +68,8 @@ inline int8_t q3_scale(const uint8_t *s, int j) {
 }
 
 // Raw codes of 32 K (block b of the row) of a block source, and row r's part of the scale record.
-inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t b, int r, uint8_t *meta,
-                         uint8_t *q) {
+inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t b, int r,
+                         uint8_t *meta, uint8_t *q) {
   const uint8_t *s = row + (source.k == 32 ? b : b / 8) * source.bytes;
   const int sub = int(b % 8);  // in a super-block
   const auto nibbles = [&](const uint8_t *p) {
@@ -180,7 +194,8 @@ inline void load_codes(const kt_source &s, int64_t n, int64_t first, int64_t end
 }
 
 // Rounds 32 floats to nearest codes of a float16-scaled format; writes row r's meta.
-inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t *meta, uint8_t *q) {
+inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t *meta,
+                           uint8_t *q) {
   float low = x[0], high = x[0], peak = x[0];
   for (int i = 1; i < 32; i++) {
     low = x[i] < low ? x[i] : low;

@@ -49,8 +49,8 @@ inline uint8_t *decoded_lines(int64_t bytes) {
   return memory.data();
 }
 
-// Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns past
-// n hold garbage.
+// Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns
+// past n hold garbage.
 template <class Each>
 inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int64_t to,
                      Each &&each) {

@@ -1,8 +1,8 @@
 // The register tile: two panels of weights (32 outputs) times T encoded rows. Every output sums its
 // K blocks in one order, whatever T is, so a token's numbers do not depend on its neighbours.
 //
-// Tall tiles read decoded lines: 8-bit codes or bfloat16, written once per panel for all rows of a unit
-// (decode_panel). Short ones decode in registers, since each line is used only once or twice.
+// Tall tiles read decoded lines: 8-bit codes or bfloat16, written once per panel for all rows of a
+// unit (decode_panel). Short ones decode in registers, since each line is used only once or twice.
 #pragma once
 #include "encode.h"
 
@@ -15,7 +15,7 @@ struct TileArgs {
   int64_t blocks;
   const void *const *rows;
   float *out;
-  int count;        // rows, at most the tile's height
+  int count;  // rows, at most the tile's height
   bool accumulate;  // out is added to
 };
 using TileFn = void (*)(const TileArgs &);
@@ -156,9 +156,9 @@ inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, 
 #pragma GCC unroll 8
       for (int t = 0; t < T; t++)
         for (int p = 0; p < P; p++)
-          sum[p][t] = b_dot(sum[p][t], w[i][p],
-                            static_cast<const uint8_t *>(g.rows[t]) +
-                                (b * 32 + l * 4 + i * 2) * kHalfBytes);
+          sum[p][t] = b_dot(
+              sum[p][t], w[i][p],
+              static_cast<const uint8_t *>(g.rows[t]) + (b * 32 + l * 4 + i * 2) * kHalfBytes);
   }
 }
 
@@ -231,7 +231,8 @@ __attribute__((flatten)) void tile(const TileArgs &g) {
   }
 }
 
-// More rows than a vector tile holds, in vector tiles: for formats without a taller tile of their own.
+// More rows than a vector tile holds, in vector tiles: for formats without a taller tile of their
+// own.
 template <class F, int T>
 void tile_in_parts(const TileArgs &g) {
   TileArgs part = g;

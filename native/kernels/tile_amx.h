@@ -71,8 +71,9 @@ void tile_amx_int(const TileArgs &g) {
       for (int p = 0; p < 2; p++) {
         vi acc = vi_load(products[t / 16 * 2 + p] + t % 16 * 16);
         if constexpr (F::kZeroLog2 >= 0)
-          acc = vi_add(acc, vi_shl<F::kZeroLog2>(vi_set1(
-                                kGroups == 1 ? a[t].neg_sum32[b] : a[t].neg_sum16[2 * b + kGroup])));
+          acc = vi_add(
+              acc, vi_shl<F::kZeroLog2>(
+                       vi_set1(kGroups == 1 ? a[t].neg_sum32[b] : a[t].neg_sum16[2 * b + kGroup])));
         float *sum = g.out + t * 32 + p * 16;
         vf_store(sum, join_group<F, kGroup>(vf_from(acc), s[p], a[t], b, vf_load(sum)));
       }

@@ -8,8 +8,8 @@
 
 namespace kt {
 
-// Token rows of the tiles, tallest first, and the fewest rows that each is chosen for. The first kDecoded
-// of them read decoded lines.
+// Token rows of the tiles, tallest first, and the fewest rows that each is chosen for. The first
+// kDecoded of them read decoded lines.
 #ifdef KT_AMX
 constexpr int kTileRows[] = {32, 16, 4, 2, 1};
 constexpr int kTileMinRows[] = {17, 5, 4, 2, 1};
@@ -35,7 +35,7 @@ constexpr TileFn tile_fn() {
 
 struct TileSet {
   void (*decode)(const uint8_t *lines, int64_t blocks, uint8_t *out);  // NULL: lines are plain
-  int64_t decoded_block;                                               // bytes
+  int64_t decoded_block;  // bytes
   TileFn fn[kTileHeights];
 };
 

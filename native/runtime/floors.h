@@ -26,10 +26,11 @@ inline Sum peak_step(Sum sum, QLine &q, BLine &b, vf &x, const uint8_t *act) {
   return sum;
 }
 
-// Operations (multiply and add count 2) per second of one thread. Every sum is a variable of its own:
-// elements of an array would be written to memory at every step.
+// Operations (multiply and add count 2) per second of one thread. Every sum is a variable of its
+// own: elements of an array would be written to memory at every step.
 template <int Kind, int... C>
-__attribute__((flatten)) inline double peak_rate_of(double seconds, std::integer_sequence<int, C...>) {
+__attribute__((flatten)) inline double peak_rate_of(double seconds,
+                                                    std::integer_sequence<int, C...>) {
   using Sum = std::conditional_t<Kind == KT_PEAK_DOT_INT8, vi, vf>;
   constexpr int kRounds = 16384;
   constexpr int kOperations = Kind == KT_PEAK_DOT_INT8 ? 128 : Kind == KT_PEAK_DOT_BF16 ? 64 : 32;

@@ -76,7 +76,9 @@ inline vi vi_max(vi x, vi y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_ep
 inline vi vi_equal(vi x, vi y) {  // all ones where equal
   return {_mm256_cmpeq_epi32(x.a, y.a), _mm256_cmpeq_epi32(x.b, y.b)};
 }
-inline vi vi_less(vi x, vi y) { return {_mm256_cmpgt_epi32(y.a, x.a), _mm256_cmpgt_epi32(y.b, x.b)}; }
+inline vi vi_less(vi x, vi y) {
+  return {_mm256_cmpgt_epi32(y.a, x.a), _mm256_cmpgt_epi32(y.b, x.b)};
+}
 inline vi vi_bits(vf x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 // Bytes from a table of 16 by the low nibble of each byte (bit 7 clear).
 inline vi vi_lookup(const uint8_t *table, vi x) {

@@ -3,14 +3,14 @@
 
 namespace kt {
 
-// Exact for all codes: subnormals (size below 8) come from a table, NaN (size 0x7f) gets its exponent.
-// A lookup gives 0 where bit 7 of the index is set, so size + 0x78 selects entries 8 .. 15 for
-// subnormals and nothing for the rest.
+// Exact for all codes: subnormals (size below 8) come from a table, NaN (size 0x7f) gets its
+// exponent. A lookup gives 0 where bit 7 of the index is set, so size + 0x78 selects entries 8 ..
+// 15 for subnormals and nothing for the rest.
 inline void f8_bytes(vi x, vi &hi, vi &lo) {
   alignas(16) static constexpr uint8_t kOnes[16] = {255, 255, 255, 255, 255, 255, 255, 255,
                                                     255, 255, 255, 255, 255, 255, 255, 255};
-  alignas(16) static constexpr uint8_t kSmallHi[16] = {0,    0,    0,    0,    0,    0,    0,    0,
-                                                       0,    0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
+  alignas(16) static constexpr uint8_t kSmallHi[16] = {0, 0,    0,    0,    0,    0,    0,    0,
+                                                       0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
   alignas(16) static constexpr uint8_t kSmallLo[16] = {0, 0,    0,    0,    0, 0,    0,    0,
                                                        0, 0x00, 0x80, 0xc0, 0, 0x20, 0x40, 0x60};
   const vi size = vi_and(x, vi_set1(0x7f7f7f7f));

@@ -56,7 +56,6 @@ class Library:
             raise MachineError(f"cannot start {count} worker threads: {self.error()}")
         return self.ffi.gc(pool, self.lib.kt_pool_free)
 
-
     def pack(
         self, pool: Any, packed_format: str, shape: tuple[int, int], source: Source, target: Any
     ) -> None:

@@ -129,7 +129,8 @@ def _q2_k(blocks: U8) -> F32:
     codes = _two_bits(blocks[:, 16:80])
     scales = (_half(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32))[:, :, None]
     minimums = (_half(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32))[:, :, None]
-    return scales * codes.reshape(-1, 16, 16).astype(np.float32) - minimums
+    values: F32 = scales * codes.reshape(-1, 16, 16).astype(np.float32) - minimums
+    return values
 
 
 def _two_bits(packed: U8) -> U8:
@@ -146,7 +147,8 @@ def _q3_k(blocks: U8) -> F32:
     low = _nibbles(blocks[:, 96:104])
     high = (blocks[:, 104:108].reshape(-1, 1, 4) >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
     scales = (low | (high.reshape(-1, 16) << 4)).astype(np.float32) - 32
-    return (_half(blocks, 108) * scales)[:, :, None] * (codes.astype(np.float32) - 4)
+    values: F32 = (_half(blocks, 108) * scales)[:, :, None] * (codes.astype(np.float32) - 4)
+    return values
 
 
 _NL: Final = np.array(
@@ -158,21 +160,25 @@ _E2M1_DOUBLED: Final = np.array(
 
 
 def _iq4_nl(blocks: U8) -> F32:
-    return _half(blocks, 0) * _NL[_nibbles(blocks[:, 2:])]
+    values: F32 = _half(blocks, 0) * _NL[_nibbles(blocks[:, 2:])]
+    return values
 
 
 def _iq4_xs(blocks: U8) -> F32:
     codes = blocks[:, 8:].reshape(-1, 8, 16)
     values = _NL[np.concatenate([codes & 15, codes >> 4], axis=2)]
     low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
-    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, np.uint16) & 3
+    shifts = np.arange(0, 16, 2).astype(np.uint16)
+    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> shifts & 3
     scales = (low | (high.astype(np.uint8) << 4)).astype(np.float32) - 32
-    return (_half(blocks, 0) * scales)[:, :, None] * values
+    result: F32 = (_half(blocks, 0) * scales)[:, :, None] * values
+    return result
 
 
 def _mxfp4(blocks: U8) -> F32:
     scales = np.ldexp(np.float32(0.5), blocks[:, :1].astype(np.int32) - 127)
-    return (scales * _E2M1_DOUBLED[_nibbles(blocks[:, 1:])]).astype(np.float32)
+    values: F32 = scales * _E2M1_DOUBLED[_nibbles(blocks[:, 1:])]
+    return values
 
 
 _DECODERS: Final[dict[str, Callable[[U8], F32]]] = {
