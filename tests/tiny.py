@@ -132,6 +132,8 @@ def random_blocks(encoding: str, n: int, k: int, seed: int = 0) -> np.ndarray:
     for at in _HALVES[encoding]:
         scales = rng.uniform(0.001, 0.02, len(blocks)).astype("<f2")
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    if encoding == "MXFP4":  # a power of two
+        blocks[:, 0] = rng.integers(118, 122, len(blocks))
     return blocks.reshape(n, -1)
 
 
@@ -145,6 +147,11 @@ _HALVES = {
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
 }
 
 

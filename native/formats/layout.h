@@ -1,149 +1,77 @@
 // Packed weights: where every byte of W[n, k] lies. The bytes are the same for all variants.
 //
-// n is padded to panels of 16 rows, k to blocks of 32 (codes of the padding are zero-valued). A
-// panel is
-//   lines:  64 bytes each = consecutive K of each of the 16 rows, row by row:
-//             F32 1 K; BF16 2 K; 8-bit codes 4 K; 4-bit codes 8 K (dword of a row: K j in the low
-//             nibble of byte j, K 4 + j in the high nibble, j < 4); F16 is 16 halves of K 2i, then
-//             of K 2i + 1
-//   meta:   the scales of all blocks, per block 16 rows (see each Scales below)
+// n is padded to panels of 16 rows, k to blocks of 32 (the padding is zero). A panel is
+//   lines:  64 bytes each, one dword per row. Per block of 32 K:
+//             F32      32 lines of 1 K
+//             F16      16 lines: 16 halves of K 2i, then of K 2i + 1
+//             BF16     16 lines of 2 K
+//             FP8      8 lines of 4 K; the bytes of a dword are K 0, 2, 1, 3, so that its even and
+//                      its odd bytes are the pairs of two BF16 lines
+//             codes    low lines, then high lines. With quad q = K 4q .. 4q + 3 in bytes 0 .. 3:
+//                      8 low bits: line q. 4: line q / 2, nibble q % 2. 2: line q / 4, 2-bit field
+//                      q % 4. high bits lie above the low ones; 1: one line, bit q. 2: line q / 4,
+//                      field q % 4
+//   meta:   the scale records (scales.h)
 // and its size is rounded up to 64 bytes.
 #pragma once
-#include <immintrin.h>
-
-#include <cstdint>
-#include <cstring>
-
 #include "../include/kt.h"
+#include "codes.h"
+#include "scales.h"
 
 namespace kt {
 
-constexpr int kPanel = 16;  // rows
-constexpr int kBlock = 32;  // K
+enum class Kind { kF32, kF16, kBf16, kFp8, kInt };
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
-inline float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
-inline uint16_t float_to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
-inline float bf16_to_float(uint16_t b) {
-  const uint32_t u = uint32_t(b) << 16;
-  float x;
-  std::memcpy(&x, &u, 4);
-  return x;
-}
-inline uint16_t float_to_bf16(float x) {  // to nearest even; NaN stays NaN
-  uint32_t u;
-  std::memcpy(&u, &x, 4);
-  if ((u & 0x7fffffff) > 0x7f800000) return uint16_t((u >> 16) | 0x40);
-  return uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-inline uint16_t load_u16(const uint8_t *p) {
-  uint16_t x;
-  std::memcpy(&x, p, 2);
-  return x;
-}
-inline void store_u16(uint8_t *p, uint16_t x) { std::memcpy(p, &x, 2); }
-
-// What the scales of one block of 32 K say about row r: w = scale * (code - zero) + minimum, one
-// pair per `group` K (16 or 32).
-struct BlockScales {
-  float scale[2];
-  float minimum;
-};
-
-// float16 scale per 32 K: 32 bytes per block.
-struct ScalesF16 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32;
-  static constexpr int kSuper = 1;  // blocks that share one meta record
-  static constexpr int kBytes = 32;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    return {{half_to_float(load_u16(meta + b * 32 + r * 2)), 0}, 0};
-  }
-};
-
-// float16 scale, float16 minimum per 32 K: 64 bytes per block.
-struct ScalesF16Min {
-  static constexpr bool kMin = true;
-  static constexpr int kGroup = 32;
-  static constexpr int kSuper = 1;
-  static constexpr int kBytes = 64;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b * 64 + r * 2;
-    return {{half_to_float(load_u16(m)), 0}, half_to_float(load_u16(m + 32))};
-  }
-};
-
-// Per 256 K: d[16] and dmin[16] float16, then per 32 K sc[16] and m[16] bytes.
-// scale = d * sc, minimum = -(dmin * m).
-struct ScalesK32Min {
-  static constexpr bool kMin = true;
-  static constexpr int kGroup = 32;
-  static constexpr int kSuper = 8;
-  static constexpr int kBytes = 320;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    const uint8_t *s = m + 64 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2)),
-                dmin = half_to_float(load_u16(m + 32 + r * 2));
-    return {{d * s[r], 0}, -(dmin * s[16 + r])};
-  }
-};
-
-// Per 256 K: d[16] float16, then per 16 K sc[16] signed bytes. scale = d * sc.
-struct ScalesK16 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 16;
-  static constexpr int kSuper = 8;
-  static constexpr int kBytes = 288;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2));
-    return {{d * s[r], d * s[16 + r]}, 0};
-  }
-};
-
-enum class Kind { kF32, kF16, kBf16, kInt };
-
-template <int Bits, int ZeroLog2, class S>
+// low + high bits of a code; a zero point of 2^ZeroLog2 (-1: none); Table gives codes their values.
+template <int Low, int High, int ZeroLog2, class S, class Table = NoTable>
 struct IntFormat {
   static constexpr Kind kKind = Kind::kInt;
-  static constexpr int kBits = Bits;
-  static constexpr int kZeroLog2 = ZeroLog2;  // zero point 2^n; -1: none
+  using Codes = CodeLines<Low, High, Table>;
+  static constexpr int kBlockBytes = Codes::kBytes;
+  static constexpr int kZeroLog2 = ZeroLog2;
   static constexpr int kZero = ZeroLog2 < 0 ? 0 : 1 << ZeroLog2;
+  using Scales = S;
+};
+template <class S>
+struct Fp8Format {
+  static constexpr Kind kKind = Kind::kFp8;
+  static constexpr int kBlockBytes = 8 * 64;
   using Scales = S;
 };
 template <Kind K, int Bits>
 struct FloatFormat {
   static constexpr Kind kKind = K;
   static constexpr int kBits = Bits;
+  static constexpr int kBlockBytes = Bits * 64;
 };
 
 // The table of formats: X(kt.h name, traits), in kt.h's order.
-#define KT_FORMAT_TABLE(X)                      \
-  X(KT_F32, FloatFormat<Kind::kF32, 32>)        \
-  X(KT_F16, FloatFormat<Kind::kF16, 16>)        \
-  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)      \
-  X(KT_I8_G32, IntFormat<8, 7, ScalesF16>)      \
-  X(KT_I8_G32M, IntFormat<8, -1, ScalesF16Min>) \
-  X(KT_I8_K16, IntFormat<8, 5, ScalesK16>)      \
-  X(KT_I8_K32M, IntFormat<8, -1, ScalesK32Min>) \
-  X(KT_I4_G32, IntFormat<4, 3, ScalesF16>)      \
-  X(KT_I4_G32M, IntFormat<4, -1, ScalesF16Min>) \
-  X(KT_I4_K32M, IntFormat<4, -1, ScalesK32Min>) \
-  X(KT_I5_G32, IntFormat<8, 4, ScalesF16>)
-
-template <int Format>
-struct FormatOf;
-#define KT_FORMAT_OF(name, ...) \
-  template <>                   \
-  struct FormatOf<name> {       \
-    using type = __VA_ARGS__;   \
-  };
-KT_FORMAT_TABLE(KT_FORMAT_OF)
-#undef KT_FORMAT_OF
+#define KT_FORMAT_TABLE(X)                                   \
+  X(KT_F32, FloatFormat<Kind::kF32, 32>)                     \
+  X(KT_F16, FloatFormat<Kind::kF16, 16>)                     \
+  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)                   \
+  X(KT_F8_G128, Fp8Format<ScalesF32<4>>)                     \
+  X(KT_F8_ROW, Fp8Format<ScalesF32<kWholeRow>>)              \
+  X(KT_F8_MX, Fp8Format<ScalesE8M0>)                         \
+  X(KT_I8_G32, IntFormat<8, 0, 7, ScalesF16>)                \
+  X(KT_I8_ROW, IntFormat<8, 0, 7, ScalesF32<kWholeRow>>)     \
+  X(KT_I6_K16, IntFormat<4, 2, 5, ScalesK16>)                \
+  X(KT_I5_G32, IntFormat<4, 1, 4, ScalesF16>)                \
+  X(KT_I5_G32M, IntFormat<4, 1, -1, ScalesF16Min>)           \
+  X(KT_I5_K32M, IntFormat<4, 1, -1, ScalesK32Min>)           \
+  X(KT_I4_G32, IntFormat<4, 0, 3, ScalesF16>)                \
+  X(KT_I4_B32, IntFormat<4, 0, 3, ScalesBf16>)               \
+  X(KT_I4_G32M, IntFormat<4, 0, -1, ScalesF16Min>)           \
+  X(KT_I4_K32M, IntFormat<4, 0, -1, ScalesK32Min>)           \
+  X(KT_I4_Z32, IntFormat<4, 0, -1, ScalesF32Zero<1>>)        \
+  X(KT_I4_Z64, IntFormat<4, 0, -1, ScalesF32Zero<2>>)        \
+  X(KT_I4_Z128, IntFormat<4, 0, -1, ScalesF32Zero<4>>)       \
+  X(KT_I4_NL, IntFormat<4, 0, 7, ScalesF16, TableNl>)        \
+  X(KT_I4_NLK, IntFormat<4, 0, 7, ScalesK32, TableNl>)       \
+  X(KT_F4_MX, IntFormat<4, 0, 4, ScalesE8M0Half, TableE2M1>) \
+  X(KT_F4_NV, IntFormat<4, 0, 4, ScalesE4M3<2>, TableE2M1>)  \
+  X(KT_I3_K16, IntFormat<2, 1, 2, ScalesK16>)                \
+  X(KT_I2_K16M, IntFormat<2, 0, -1, ScalesK16Min>)
 
 // Calls f(traits) for a format number. Returns false if there is no such format.
 template <class F>
@@ -161,8 +89,8 @@ inline bool with_format(int format, F &&f) {
 }
 
 template <class F>
-constexpr bool is_int() {
-  return F::kKind == Kind::kInt;
+constexpr bool has_scales() {
+  return F::kKind == Kind::kInt || F::kKind == Kind::kFp8;
 }
 
 struct PanelLayout {
@@ -173,27 +101,20 @@ struct PanelLayout {
 
 template <class F>
 inline PanelLayout panel_layout(int64_t k) {
-  const int64_t blocks = ceil_div(k, kBlock);
-  const int64_t lines = blocks * kBlock * kPanel * F::kBits / 8;
+  const int64_t blocks = ceil_div(k, kBlock), lines = blocks * F::kBlockBytes;
   int64_t meta = 0;
-  if constexpr (is_int<F>()) meta = ceil_div(blocks, F::Scales::kSuper) * F::Scales::kBytes;
+  if constexpr (has_scales<F>()) meta = ceil_div(blocks, F::Scales::kSuper) * F::Scales::kBytes;
   return {blocks, lines, round_up(lines + meta, 64)};
 }
 
 inline int64_t panels(int64_t n) { return ceil_div(n, kPanel); }
 
-// Bytes of one block of 32 K's lines in a panel.
-template <class F>
-constexpr int64_t block_bytes() {
-  return int64_t(kBlock) * kPanel * F::kBits / 8;
-}
-
 // 32 exact values of row r, block b.
 template <class F>
 inline void unpack_block(const uint8_t *panel, const PanelLayout &p, int64_t b, int r, float *out) {
-  const uint8_t *lines = panel + b * block_bytes<F>();
+  const uint8_t *lines = panel + b * F::kBlockBytes;
   if constexpr (F::kKind == Kind::kF32) {
-    for (int i = 0; i < 32; i++) std::memcpy(out + i, lines + i * 64 + r * 4, 4);
+    for (int i = 0; i < 32; i++) out[i] = load_f32(lines + i * 64 + r * 4);
   } else if constexpr (F::kKind == Kind::kF16) {
     for (int i = 0; i < 32; i++)
       out[i] = half_to_float(load_u16(lines + i / 2 * 64 + i % 2 * 32 + r * 2));
@@ -203,20 +124,16 @@ inline void unpack_block(const uint8_t *panel, const PanelLayout &p, int64_t b, 
   } else {
     const BlockScales s = F::Scales::get(panel + p.line_bytes, b, r);
     for (int i = 0; i < 32; i++) {
-      const uint8_t *dword;
-      int code;
-      if constexpr (F::kBits == 8) {
-        dword = lines + i / 4 * 64 + r * 4;
-        code = dword[i % 4];
+      const int group = F::Scales::kGroup == 16 ? i / 16 : 0;
+      if constexpr (F::kKind == Kind::kFp8) {
+        out[i] = s.scale[group] * e4m3_to_float(lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)]);
       } else {
-        dword = lines + i / 8 * 64 + r * 4;
-        code = (dword[i % 4] >> (i % 8 / 4 * 4)) & 15;
+        const int code = F::Codes::code(lines, r, i);
+        if constexpr (F::Scales::kMin)
+          out[i] = s.scale[group] * float(code) + s.minimum[group];
+        else
+          out[i] = s.scale[group] * float(code - F::kZero);
       }
-      const float scale = s.scale[F::Scales::kGroup == 16 ? i / 16 : 0];
-      if constexpr (F::Scales::kMin)
-        out[i] = scale * float(code) + s.minimum;
-      else
-        out[i] = scale * float(code - F::kZero);
     }
   }
 }

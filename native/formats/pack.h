@@ -1,65 +1,104 @@
-// Packing one panel: 16 source rows to lines and meta.
+// Packing one panel: 16 source rows to lines and scale records.
 #pragma once
-#include <cmath>
+#include <algorithm>
 
 #include "sources.h"
 
 namespace kt {
 
-// Row r's 32 codes into the lines of block b.
-template <class F>
-inline void scatter_codes(uint8_t *lines, int r, const Codes &c) {
-  uint32_t four[8];
-  std::memcpy(four, c.q, 32);
-  if constexpr (F::kBits == 8) {
-    for (int j = 0; j < 8; j++) std::memcpy(lines + j * 64 + r * 4, four + j, 4);
-  } else {
-    for (int j = 0; j < 4; j++) {
-      const uint32_t both = four[2 * j] | four[2 * j + 1] << 4;
-      std::memcpy(lines + j * 64 + r * 4, &both, 4);
+// Row n's part of the record of block b, for a source whose scales lie apart.
+template <class S>
+inline void put_scales(const kt_source &s, int64_t n, int64_t b, int r, uint8_t *meta) {
+  if (b % S::kSuper) return;
+  uint8_t *record = meta + b / S::kSuper * S::kBytes;
+  const int64_t row = n / s.scale_rows * s.scale_stride;
+  for (int g = 0; g < 32 / std::min(S::kGroup, 32); g++) {
+    const int64_t at = row + (b * 32 + g * S::kGroup) / s.scale_k;
+    const uint8_t *scales = static_cast<const uint8_t *>(s.scales);
+    if (s.scale_type == KT_SCALE_BYTE) {
+      record[g * 16 + r] = scales[at];
+    } else if (S::kBytes == 32) {  // bfloat16
+      store_u16(record + r * 2, float_to_bf16(load_float(s.scale_type, scales, at)));
+    } else {
+      store_f32(record + r * 4, load_float(s.scale_type, scales, at));
+      if (S::kMin) record[64 + r] = s.zeros ? s.zeros[at] : 8;
     }
   }
 }
 
-// rows: up to 16 source rows. k_used columns hold data, the rest of the last block is zero.
 template <class F>
-inline void pack_panel(int format, int source, const uint8_t *src, int64_t row_bytes, int rows,
-                       int64_t k, uint8_t *panel) {
+inline void pack_floats(const float *x, uint8_t *lines, int r) {
+  for (int i = 0; i < 32; i++) {
+    if constexpr (F::kKind == Kind::kF32)
+      store_f32(lines + i * 64 + r * 4, x[i]);
+    else if constexpr (F::kKind == Kind::kF16)
+      store_u16(lines + i / 2 * 64 + i % 2 * 32 + r * 2, float_to_half(x[i]));
+    else
+      store_u16(lines + i / 2 * 64 + r * 4 + i % 2 * 2, float_to_bf16(x[i]));
+  }
+}
+
+// Codes of rows n .. n + rows of the source; the rows and columns beyond it are zero.
+template <class F>
+inline void pack_panel(int format, const kt_source &source, int64_t n, int rows, int64_t k,
+                       uint8_t *panel) {
   const PanelLayout p = panel_layout<F>(k);
+  const bool floats = is_float_source(source.encoding);
+  const BlockSource *blocks = block_source(source.encoding);
+  uint8_t *meta = panel + p.line_bytes;
   std::memset(panel, 0, size_t(p.bytes));
   for (int r = 0; r < rows; r++) {
-    const uint8_t *row = src + r * row_bytes;
+    const uint8_t *row = static_cast<const uint8_t *>(source.data) + (n + r) * source.row_bytes;
     for (int64_t b = 0; b < p.blocks; b++) {
-      uint8_t *lines = panel + b * block_bytes<F>();
+      uint8_t *lines = panel + b * F::kBlockBytes;
+      const int64_t end = std::min(k, b * 32 + 32);
       float x[32] = {};
-      const bool floats = is_float_source(source);
-      if (floats) load_floats(source, row, b * 32, std::min<int64_t>(32, k - b * 32), x);
-      if constexpr (F::kKind == Kind::kF32) {
-        for (int i = 0; i < 32; i++) std::memcpy(lines + i * 64 + r * 4, x + i, 4);
-      } else if constexpr (F::kKind == Kind::kF16) {
-        for (int i = 0; i < 32; i++)
-          store_u16(lines + i / 2 * 64 + i % 2 * 32 + r * 2, float_to_half(x[i]));
-      } else if constexpr (F::kKind == Kind::kBf16) {
-        for (int i = 0; i < 32; i++)
-          store_u16(lines + i / 2 * 64 + r * 4 + i % 2 * 2, float_to_bf16(x[i]));
+      if (floats)
+        for (int64_t i = b * 32; i < end; i++) x[i - b * 32] = load_float(source.encoding, row, i);
+      if constexpr (!has_scales<F>()) {
+        pack_floats<F>(x, lines, r);
+      } else if constexpr (F::kKind == Kind::kFp8) {
+        uint8_t q[32] = {};
+        load_codes(source, n + r, b * 32, end, q);
+        for (int i = 0; i < 32; i++) lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = q[i];
+        put_scales<typename F::Scales>(source, n + r, b, r, meta);
       } else {
-        Codes c;
-        if (floats)
-          quantise_block(format, x, b, r, panel + p.line_bytes, c);
-        else
-          decode_block(source, row, b, r, panel + p.line_bytes, c);
-        scatter_codes<F>(lines, r, c);
+        uint8_t q[32];
+        std::memset(q, F::kZeroLog2 > 0 && !F::Codes::kTable ? F::kZero : 0, 32);
+        if (floats) {
+          quantise_block(format, x, b, r, meta, q);
+        } else if (blocks) {
+          decode_block(*blocks, row, b, r, meta, q);
+        } else {
+          load_codes(source, n + r, b * 32, end, q);
+          put_scales<typename F::Scales>(source, n + r, b, r, meta);
+        }
+        F::Codes::scatter(lines, r, q);
       }
     }
   }
 }
 
 // Whether a source can be packed into a format.
-inline bool can_pack(int format, int source, int64_t k) {
-  if (is_float_source(source))
+inline bool can_pack(int format, const kt_source &s, int64_t k) {
+  if (is_float_source(s.encoding))
     return format == KT_F32 || format == KT_F16 || format == KT_BF16 || format == KT_I8_G32 ||
            format == KT_I4_G32 || format == KT_I4_G32M;
-  return source_format(source) == format && k % source_block_k(source) == 0;
+  if (const BlockSource *blocks = block_source(s.encoding))
+    return blocks->format == format && k % blocks->k == 0;
+  if (!s.scales || s.scale_rows < 1 || s.scale_k < 1) return false;
+  const bool bytes = s.scale_type == KT_SCALE_BYTE, whole = s.scale_k >= k;
+  const auto groups = [&](int of) { return whole || s.scale_k % of == 0; };
+  if (s.encoding == KT_SRC_I8) return format == KT_I8_ROW && !bytes && whole && !s.zeros;
+  if (s.encoding == KT_SRC_E4M3)
+    return bytes ? format == KT_F8_MX && groups(32)
+                 : (format == KT_F8_ROW && whole) || (format == KT_F8_G128 && groups(128));
+  if (s.encoding != KT_SRC_U4 && s.encoding != KT_SRC_GPTQ && s.encoding != KT_SRC_AWQ)
+    return false;
+  if (bytes) return (format == KT_F4_MX && groups(32)) || (format == KT_F4_NV && groups(16));
+  if (format == KT_I4_B32) return s.scale_type == KT_SCALE_BF16 && !s.zeros && groups(32);
+  return (format == KT_I4_Z32 && groups(32)) || (format == KT_I4_Z64 && groups(64)) ||
+         (format == KT_I4_Z128 && groups(128));
 }
 
 }  // namespace kt

@@ -13,79 +13,42 @@ enum Source {
   SRC_Q5_0 = 6,
   SRC_Q5_1 = 7,
   SRC_Q8_0 = 8,
+  SRC_Q2_K = 10,
+  SRC_Q3_K = 11,
   SRC_Q4_K = 12,
   SRC_Q5_K = 13,
   SRC_Q6_K = 14,
-  SRC_BF16 = 30
+  SRC_IQ4_NL = 20,
+  SRC_IQ4_XS = 23,
+  SRC_BF16 = 30,
+  SRC_MXFP4 = 39
 };
 
-// One row's 32 codes and what its scale record holds for them.
-struct Codes {
-  uint8_t q[32];
-};
-
-inline void load_floats(int source, const uint8_t *row, int64_t from, int64_t count, float *out) {
-  for (int64_t i = 0; i < count; i++) {
-    const int64_t j = from + i;
-    if (source == SRC_F32)
-      std::memcpy(out + i, row + j * 4, 4);
-    else if (source == SRC_F16)
-      out[i] = half_to_float(load_u16(row + j * 2));
-    else
-      out[i] = bf16_to_float(load_u16(row + j * 2));
-  }
+// Values from .. from + count of a float row, or of a row of scales.
+inline float load_float(int type, const uint8_t *row, int64_t i) {
+  if (type == SRC_F32) return load_f32(row + i * 4);
+  return type == SRC_F16 ? half_to_float(load_u16(row + i * 2))
+                         : bf16_to_float(load_u16(row + i * 2));
 }
 inline bool is_float_source(int s) { return s == SRC_F32 || s == SRC_F16 || s == SRC_BF16; }
 
-// Bytes of a block of 32 (or of a super-block of 256) and its K.
-inline int64_t source_block_bytes(int s) {
-  switch (s) {
-    case SRC_Q4_0:
-      return 18;
-    case SRC_Q4_1:
-      return 20;
-    case SRC_Q5_0:
-      return 22;
-    case SRC_Q5_1:
-      return 24;
-    case SRC_Q8_0:
-      return 34;
-    case SRC_Q4_K:
-      return 144;
-    case SRC_Q5_K:
-      return 176;
-    case SRC_Q6_K:
-      return 210;
-    default:
-      return 0;
-  }
-}
-inline int source_block_k(int s) {
-  return s == SRC_Q4_K || s == SRC_Q5_K || s == SRC_Q6_K ? 256 : 32;
-}
-
-// The packed format a block source goes into; -1: not a block source.
-inline int source_format(int s) {
-  switch (s) {
-    case SRC_Q4_0:
-      return KT_I4_G32;
-    case SRC_Q4_1:
-      return KT_I4_G32M;
-    case SRC_Q5_0:
-      return KT_I5_G32;
-    case SRC_Q5_1:
-      return KT_I8_G32M;
-    case SRC_Q8_0:
-      return KT_I8_G32;
-    case SRC_Q4_K:
-      return KT_I4_K32M;
-    case SRC_Q5_K:
-      return KT_I8_K32M;
-    case SRC_Q6_K:
-      return KT_I8_K16;
-    default:
-      return -1;
-  }
+// Block sources: bytes and K of a block, and the packed format of its codes and scales.
+struct BlockSource {
+  int source, bytes, k, format;
+};
+constexpr BlockSource kBlockSources[] = {
+    {SRC_Q4_0, 18, 32, KT_I4_G32},    {SRC_Q4_1, 20, 32, KT_I4_G32M},
+    {SRC_Q5_0, 22, 32, KT_I5_G32},    {SRC_Q5_1, 24, 32, KT_I5_G32M},
+    {SRC_Q8_0, 34, 32, KT_I8_G32},    {SRC_Q2_K, 84, 256, KT_I2_K16M},
+    {SRC_Q3_K, 110, 256, KT_I3_K16},  {SRC_Q4_K, 144, 256, KT_I4_K32M},
+    {SRC_Q5_K, 176, 256, KT_I5_K32M}, {SRC_Q6_K, 210, 256, KT_I6_K16},
+    {SRC_IQ4_NL, 18, 32, KT_I4_NL},   {SRC_IQ4_XS, 136, 256, KT_I4_NLK},
+    {SRC_MXFP4, 17, 32, KT_F4_MX},
+};
+inline const BlockSource *block_source(int source) {
+  for (const BlockSource &b : kBlockSources)
+    if (b.source == source) return &b;
+  return nullptr;
 }
 
 // 6-bit scale and minimum j of the 12 packed bytes of Q4_K and Q5_K.
@@ -98,90 +61,141 @@ inline void k_scale_min(const uint8_t *s, int j, uint8_t *scale, uint8_t *minimu
   }
 }
 
-// Codes of 32 K (block b of the row) of a block source; meta of row r is written in the packed
-// form.
-inline void decode_block(int source, const uint8_t *row, int64_t b, int r, uint8_t *meta,
-                         Codes &c) {
-  const int64_t bytes = source_block_bytes(source);
-  const int k = source_block_k(source);
-  const uint8_t *s = row + (k == 32 ? b : b / 8) * bytes;
+// 6-bit scale j (0 .. 15), minus 32, of the 12 packed bytes of Q3_K.
+inline int8_t q3_scale(const uint8_t *s, int j) {
+  const int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4;
+  return int8_t((low | (s[8 + j % 4] >> (j / 4 * 2) & 3) << 4) - 32);
+}
+
+// Raw codes of 32 K (block b of the row) of a block source, and row r's part of the scale record.
+inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t b, int r,
+                         uint8_t *meta, uint8_t *q) {
+  const uint8_t *s = row + (source.k == 32 ? b : b / 8) * source.bytes;
   const int sub = int(b % 8);  // in a super-block
   const auto nibbles = [&](const uint8_t *p) {
-    for (int i = 0; i < 16; i++) c.q[i] = p[i] & 15, c.q[i + 16] = p[i] >> 4;
+    for (int i = 0; i < 16; i++) q[i] = p[i] & 15, q[i + 16] = p[i] >> 4;
   };
   const auto fifth_bits = [&](const uint8_t *p) {
     uint32_t h;
     std::memcpy(&h, p, 4);
-    for (int i = 0; i < 32; i++) c.q[i] |= uint8_t(((h >> i) & 1) << 4);
+    for (int i = 0; i < 32; i++) q[i] |= uint8_t(((h >> i) & 1) << 4);
   };
-  switch (source) {
+  const auto scale_f16 = [&](const uint8_t *from) { std::memcpy(meta + b * 32 + r * 2, from, 2); };
+  const auto scale_min_f16 = [&] {
+    std::memcpy(meta + b * 64 + r * 2, s, 2);
+    std::memcpy(meta + b * 64 + 32 + r * 2, s + 2, 2);
+  };
+  switch (source.source) {
     case SRC_Q4_0:
       nibbles(s + 2);
-      break;
+      return scale_f16(s);
+    case SRC_IQ4_NL:
+      nibbles(s + 2);
+      return scale_f16(s);
     case SRC_Q4_1:
       nibbles(s + 4);
-      break;
+      return scale_min_f16();
     case SRC_Q5_0:
       nibbles(s + 6);
       fifth_bits(s + 2);
-      break;
+      return scale_f16(s);
     case SRC_Q5_1:
       nibbles(s + 8);
       fifth_bits(s + 4);
-      break;
+      return scale_min_f16();
     case SRC_Q8_0:
-      for (int i = 0; i < 32; i++) c.q[i] = s[2 + i] ^ 0x80;
-      break;
+      for (int i = 0; i < 32; i++) q[i] = s[2 + i] ^ 0x80;
+      return scale_f16(s);
+    case SRC_MXFP4:
+      nibbles(s + 1);
+      meta[b * 16 + r] = s[0];
+      return;
+    case SRC_Q2_K: {
+      const uint8_t *p = s + 16 + sub / 4 * 32;
+      for (int i = 0; i < 32; i++) q[i] = p[i] >> (sub % 4 * 2) & 3;
+      uint8_t *m = meta + b / 8 * ScalesK16Min::kBytes;
+      std::memcpy(m + r * 2, s + 80, 2);
+      std::memcpy(m + 32 + r * 2, s + 82, 2);
+      for (int g = 0; g < 2; g++) m[64 + sub * 32 + g * 16 + r] = s[sub * 2 + g];
+      return;
+    }
+    case SRC_Q3_K: {
+      const uint8_t *p = s + 32 + sub / 4 * 32;  // the first 32 bytes: third bits
+      for (int i = 0; i < 32; i++)
+        q[i] = uint8_t((p[i] >> (sub % 4 * 2) & 3) | (s[i] >> sub & 1) << 2);
+      uint8_t *m = meta + b / 8 * ScalesK16::kBytes;
+      std::memcpy(m + r * 2, s + 108, 2);
+      for (int g = 0; g < 2; g++)
+        m[32 + sub * 32 + g * 16 + r] = uint8_t(q3_scale(s + 96, sub * 2 + g));
+      return;
+    }
     case SRC_Q4_K:
     case SRC_Q5_K: {
-      const bool five = source == SRC_Q5_K;
-      const uint8_t *q = s + (five ? 48 : 16) + sub / 2 * 32;
-      const int shift = sub % 2 * 4;
+      const bool five = source.source == SRC_Q5_K;
+      const uint8_t *p = s + (five ? 48 : 16) + sub / 2 * 32;
       for (int i = 0; i < 32; i++) {
-        c.q[i] = (q[i] >> shift) & 15;
-        if (five) c.q[i] |= uint8_t(((s[16 + i] >> sub) & 1) << 4);
+        q[i] = (p[i] >> (sub % 2 * 4)) & 15;
+        if (five) q[i] |= uint8_t(((s[16 + i] >> sub) & 1) << 4);
       }
-      break;
+      uint8_t *m = meta + b / 8 * ScalesK32Min::kBytes;
+      std::memcpy(m + r * 2, s, 2);
+      std::memcpy(m + 32 + r * 2, s + 2, 2);
+      k_scale_min(s + 4, sub, m + 64 + sub * 32 + r, m + 64 + sub * 32 + 16 + r);
+      return;
     }
     case SRC_Q6_K: {
       const uint8_t *lo = s + sub / 4 * 64 + sub % 2 * 32, *hi = s + 128 + sub / 4 * 32;
       const int low_shift = sub % 4 / 2 * 4, high_shift = sub % 4 * 2;
       for (int i = 0; i < 32; i++)
-        c.q[i] = uint8_t(((lo[i] >> low_shift) & 15) | (((hi[i] >> high_shift) & 3) << 4));
-      break;
-    }
-  }
-  switch (source) {
-    case SRC_Q4_0:
-    case SRC_Q5_0:
-    case SRC_Q8_0:
-      std::memcpy(meta + b * 32 + r * 2, s, 2);
-      break;
-    case SRC_Q4_1:
-    case SRC_Q5_1:
-      std::memcpy(meta + b * 64 + r * 2, s, 2);
-      std::memcpy(meta + b * 64 + 32 + r * 2, s + 2, 2);
-      break;
-    case SRC_Q4_K:
-    case SRC_Q5_K: {
-      uint8_t *m = meta + b / 8 * ScalesK32Min::kBytes;
-      std::memcpy(m + r * 2, s, 2);
-      std::memcpy(m + 32 + r * 2, s + 2, 2);
-      k_scale_min(s + 4, sub, m + 64 + sub * 32 + r, m + 64 + sub * 32 + 16 + r);
-      break;
-    }
-    case SRC_Q6_K: {
+        q[i] = uint8_t(((lo[i] >> low_shift) & 15) | (((hi[i] >> high_shift) & 3) << 4));
       uint8_t *m = meta + b / 8 * ScalesK16::kBytes;
       std::memcpy(m + r * 2, s + 208, 2);
       m[32 + sub * 32 + r] = s[192 + sub * 2];
       m[32 + sub * 32 + 16 + r] = s[192 + sub * 2 + 1];
-      break;
+      return;
+    }
+    case SRC_IQ4_XS: {
+      nibbles(s + 8 + sub * 16);
+      uint8_t *m = meta + b / 8 * ScalesK32::kBytes;
+      std::memcpy(m + r * 2, s, 2);
+      const int low = s[4 + sub / 2] >> (sub % 2 * 4) & 15, high = load_u16(s + 2) >> (2 * sub) & 3;
+      m[32 + sub * 16 + r] = uint8_t(int8_t((low | high << 4) - 32));
+      return;
+    }
+  }
+}
+
+// Raw codes of 32 K of row n of a source whose scales lie apart; K from `end` on is left as it is.
+inline void load_codes(const kt_source &s, int64_t n, int64_t first, int64_t end, uint8_t *q) {
+  static constexpr int kAwqPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // of row n % 8 among the nibbles
+  const uint8_t *data = static_cast<const uint8_t *>(s.data);
+  for (int64_t k = first; k < end; k++) {
+    uint8_t &code = q[k - first];
+    switch (s.encoding) {
+      case KT_SRC_I8:
+        code = data[n * s.row_bytes + k] ^ 0x80;
+        break;
+      case KT_SRC_E4M3:
+        code = data[n * s.row_bytes + k];
+        break;
+      case KT_SRC_U4:
+        code = data[n * s.row_bytes + k / 2] >> (k % 2 * 4) & 15;
+        break;
+      case KT_SRC_GPTQ:
+        code = data[k / 8 * s.row_bytes + n * 4 + k % 8 / 2] >> (k % 2 * 4) & 15;
+        break;
+      case KT_SRC_AWQ: {
+        const int place = kAwqPlace[n % 8];
+        code = data[k * s.row_bytes + n / 8 * 4 + place / 2] >> (place % 2 * 4) & 15;
+        break;
+      }
     }
   }
 }
 
 // Rounds 32 floats to nearest codes of a float16-scaled format; writes row r's meta.
-inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t *meta, Codes &c) {
+inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t *meta,
+                           uint8_t *q) {
   float low = x[0], high = x[0], peak = x[0];
   for (int i = 1; i < 32; i++) {
     low = x[i] < low ? x[i] : low;
@@ -189,13 +203,13 @@ inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t
     peak = std::fabs(x[i]) > std::fabs(peak) ? x[i] : peak;
   }
   const auto code = [](float v, int top) {
-    const float q = std::nearbyint(v);
-    return uint8_t(q < 0 ? 0 : q > top ? top : q);
+    const float near = std::nearbyint(v);
+    return uint8_t(near < 0 ? 0 : near > top ? top : near);
   };
   if (format == KT_I4_G32M) {
     const uint16_t d = float_to_half((high - low) / 15), m = float_to_half(low);
     const float scale = half_to_float(d), inverse = scale > 0 ? 1 / scale : 0;
-    for (int i = 0; i < 32; i++) c.q[i] = code((x[i] - half_to_float(m)) * inverse, 15);
+    for (int i = 0; i < 32; i++) q[i] = code((x[i] - half_to_float(m)) * inverse, 15);
     store_u16(meta + b * 64 + r * 2, d);
     store_u16(meta + b * 64 + 32 + r * 2, m);
     return;
@@ -204,7 +218,7 @@ inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t
   // 4 bits: the largest value sits on code 0, so its sign decides the scale's.
   const uint16_t d = float_to_half(format == KT_I8_G32 ? std::fabs(peak) / 127 : peak / -8);
   const float scale = half_to_float(d), inverse = scale != 0 ? 1 / scale : 0;
-  for (int i = 0; i < 32; i++) c.q[i] = code(x[i] * inverse + zero, 2 * zero - 1);
+  for (int i = 0; i < 32; i++) q[i] = code(x[i] * inverse + zero, 2 * zero - 1);
   store_u16(meta + b * 32 + r * 2, d);
 }
 

@@ -10,7 +10,7 @@
 #define KT_H
 #include <stdint.h>
 
-#define KT_ABI_VERSION 2
+#define KT_ABI_VERSION 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,30 +41,62 @@ enum kt_format {
   KT_F32 = 0,
   KT_F16 = 1,
   KT_BF16 = 2,
-  KT_I8_G32 =
-      3, /* 8-bit, float16 scale per 32: int8 codes                (Q8_0, quantised at load) */
-  KT_I8_G32M = 4, /* 8-bit, float16 scale and minimum per 32                (Q5_1) */
-  KT_I8_K16 = 5, /* 6-bit codes in bytes, int8 scale per 16, float16 per 256 (Q6_K) */
-  KT_I8_K32M =
-      6, /* 5-bit codes in bytes, 6-bit scale and minimum per 32, float16 pair per 256 (Q5_K) */
-  KT_I4_G32 =
-      7, /* 4-bit, float16 scale per 32, zero point 8              (Q4_0, quantised at load) */
-  KT_I4_G32M = 8, /* 4-bit, float16 scale and minimum per 32                (Q4_1) */
-  KT_I4_K32M = 9, /* 4-bit, 6-bit scale and minimum per 32, float16 pair per 256 (Q4_K) */
-  KT_I5_G32 = 10, /* 5-bit codes in bytes, float16 scale per 32, zero point 16 (Q5_0) */
-  KT_FORMATS = 11
+  KT_F8_G128 = 3, /* FP8 E4M3, float32 scale per row and 128 K */
+  KT_F8_ROW = 4, /* FP8 E4M3, float32 scale per row */
+  KT_F8_MX = 5, /* FP8 E4M3, power of two per 32 (MXFP8) */
+  KT_I8_G32 = 6, /* int8, float16 scale per 32 (Q8_0, quantised at load) */
+  KT_I8_ROW = 7, /* int8, float32 scale per row */
+  KT_I6_K16 = 8, /* 6 bits, int8 scale per 16, float16 per 256 (Q6_K) */
+  KT_I5_G32 = 9, /* 5 bits, float16 scale per 32, zero point 16 (Q5_0) */
+  KT_I5_G32M = 10, /* 5 bits, float16 scale and minimum per 32 (Q5_1) */
+  KT_I5_K32M = 11, /* 5 bits, 6-bit scale and minimum per 32, float16 pair per 256 (Q5_K) */
+  KT_I4_G32 = 12, /* 4 bits, float16 scale per 32, zero point 8 (Q4_0, quantised at load) */
+  KT_I4_B32 = 13, /* 4 bits, bfloat16 scale per 32, zero point 8 */
+  KT_I4_G32M = 14, /* 4 bits, float16 scale and minimum per 32 (Q4_1) */
+  KT_I4_K32M = 15, /* 4 bits, 6-bit scale and minimum per 32, float16 pair per 256 (Q4_K) */
+  KT_I4_Z32 = 16, /* 4 bits, float32 scale and zero point per 32 */
+  KT_I4_Z64 = 17, /* per 64 */
+  KT_I4_Z128 = 18, /* per 128 (GPTQ, AWQ, compressed-tensors) */
+  KT_I4_NL = 19, /* 4-bit codes of a table, float16 scale per 32 (IQ4_NL) */
+  KT_I4_NLK = 20, /* 4-bit codes of a table, 6-bit scale per 32, float16 per 256 (IQ4_XS) */
+  KT_F4_MX = 21, /* FP4 E2M1, power of two per 32 (MXFP4) */
+  KT_F4_NV = 22, /* FP4 E2M1, FP8 E4M3 scale per 16 (NVFP4) */
+  KT_I3_K16 = 23, /* 3 bits, 6-bit scale per 16, float16 per 256 (Q3_K) */
+  KT_I2_K16M = 24, /* 2 bits, 4-bit scale and minimum per 16, float16 pair per 256 (Q2_K) */
+  KT_FORMATS = 25
 };
 
-/* Source encodings are GGUF's type numbers; safetensors dtypes use F32 0, F16 1, BF16 30. */
+/* Where a matrix comes from. encoding: GGUF's type number (safetensors dtypes too: F32 0, F16 1,
+ * BF16 30), whose blocks hold their scales; or one of these, whose scales lie apart. */
+enum kt_source_encoding {
+  KT_SRC_I8 = 100, /* int8 [n, k] */
+  KT_SRC_E4M3 = 101, /* FP8 [n, k] */
+  KT_SRC_U4 = 102, /* 4-bit codes [n, k / 2 bytes], low nibble first */
+  KT_SRC_GPTQ = 103, /* int32 [k / 8, n], nibble j of a word is K 8 i + j */
+  KT_SRC_AWQ = 104 /* int32 [k, n / 8], nibble j of a word is row 8 i + (0 2 4 6 1 3 5 7)[j] */
+};
+enum kt_scale_type { KT_SCALE_F32 = 0, KT_SCALE_F16 = 1, KT_SCALE_BF16 = 30, KT_SCALE_BYTE = 200 };
+typedef struct kt_source {
+  const void *data;
+  int64_t
+      row_bytes; /* from one row of data to the next; GPTQ and AWQ: from one word row to the next */
+  int32_t encoding;
+  int32_t scale_type; /* KT_SCALE_BYTE: E8M0 or E4M3 as the packed format has it */
+  const void *scales; /* [n / scale_rows, k / scale_k], the last of each may be partial */
+  int64_t scale_stride; /* entries from one row of scales to the next */
+  int32_t scale_rows;
+  int32_t scale_k;
+  const uint8_t *zeros; /* zero points shaped as scales, or NULL: 8 for 4-bit codes */
+} kt_source;
 
 /* Bytes of W[n, k] packed; negative status if the format does not exist or k does not fit it. */
 int64_t kt_packed_bytes(int32_t format, int64_t n, int64_t k);
-/* Packs rows of `source` (row stride source_row_bytes) into dst. Float sources go into any of
- * KT_F32, KT_F16, KT_BF16, KT_I8_G32, KT_I4_G32, KT_I4_G32M (rounded to nearest); block sources
- * into the format named beside them above. The bytes do not depend on the variant or the thread
- * count. */
-int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source_encoding, int64_t n, int64_t k,
-                const void *source, int64_t source_row_bytes, void *dst);
+/* Packs a source into dst. Float sources go into KT_F32, KT_F16, KT_BF16, KT_I8_G32, KT_I4_G32 and
+ * KT_I4_G32M (rounded to nearest); the others into the format named beside them, 4-bit codes with
+ * scales apart into KT_I4_B32 (bfloat16 scales, no zeros), KT_I4_Z32, Z64, Z128, KT_F4_MX and
+ * KT_F4_NV. The bytes do not depend on the variant or the thread count. */
+int32_t kt_pack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const kt_source *source,
+                void *dst);
 /* Exact float32 values of a packed matrix, row-major [n, k]. */
 int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const void *packed,
                   float *dst);
@@ -77,6 +109,7 @@ typedef struct kt_weight {
   int64_t stride; /* bytes from one matrix to the next */
   const void *data; /* 64-byte aligned */
   const float *bias; /* [count, n] or NULL */
+  const float *scale; /* [count] or NULL: multiplies each matrix */
 } kt_weight;
 
 /* ---- step program -----------------------------------------------------------------------------

@@ -125,8 +125,8 @@ inline void attend_split(const KvLayer &kv, const int32_t *pages, int head, int6
   TileArgs args{};
   args.blocks = hp / 32;
   for (int p = 0; p < n_pages; p++) {
-    args.panel[0] = kv.keys(pages[split * kSplitPages + p], head);
-    args.panel[1] = args.panel[0] + kv.head_bytes / 4;
+    args.lines[0] = kv.keys(pages[split * kSplitPages + p], head);
+    args.lines[1] = args.lines[0] + kv.head_bytes / 4;
     args.out = s.scores + p * page_stride;
     run_tiles(args, q.row, q.count);
   }
@@ -142,8 +142,8 @@ inline void attend_split(const KvLayer &kv, const int32_t *pages, int head, int6
   for (int64_t d = 0; d < hp / 32; d++) {
     args.out = s.tile + d * page_stride;
     for (int p = 0; p < n_pages; p++) {
-      args.panel[0] = kv.values(pages[split * kSplitPages + p], head) + d * 2048;
-      args.panel[1] = args.panel[0] + 1024;
+      args.lines[0] = kv.values(pages[split * kSplitPages + p], head) + d * 2048;
+      args.lines[1] = args.lines[0] + 1024;
       args.accumulate = p > 0;
       for (int r = 0; r < q.count; r++) probs[r] = s.probs + r * probs_bytes + p * 32 * kHalfBytes;
       run_tiles(args, probs, q.count);

@@ -16,7 +16,8 @@ enum Encoding { ENC_F32 = 0, ENC_HALF = 1, ENC_INT = 2, ENC_COUNT = 3 };
 template <class F>
 constexpr Encoding encoding_of() {
   if constexpr (F::kKind == Kind::kInt) return ENC_INT;
-  if constexpr (F::kKind == Kind::kBf16) return kHalfIsF32 ? ENC_F32 : ENC_HALF;
+  if constexpr (F::kKind == Kind::kBf16 || F::kKind == Kind::kFp8)
+    return kHalfIsF32 ? ENC_F32 : ENC_HALF;
   return ENC_F32;
 }
 inline int encoding_of_format(int format) {
@@ -45,6 +46,19 @@ inline IntRow int_row(const void *row, int64_t nb) {
   const float *meta = reinterpret_cast<const float *>(p + nb * kBlock * kActBytes);
   return {p, meta, meta + nb, reinterpret_cast<const int32_t *>(meta + 2 * nb),
           reinterpret_cast<const int32_t *>(meta + 3 * nb)};
+}
+
+// sum + one group's products: integer sum * (s_w * s_a), then min * (s_a * sum a).
+template <class F, int Group>
+inline vf join_group(vf product, const VScales &s, const IntRow &a, int64_t b, vf sum) {
+  using S = typename F::Scales;
+  sum = vf_fma(product, vf_mul(s.scale[Group], vf_set1(a.scale[b])), sum);
+  if constexpr (S::kMin) {
+    const float activations =
+        S::kGroup == 16 ? -float(a.neg_sum16[2 * b + Group]) * a.scale[b] : a.scaled_sum[b];
+    sum = vf_fma(s.minimum[Group], vf_set1(activations), sum);
+  }
+  return sum;
 }
 
 // Encodes block b (32 values) into a row of nb blocks.

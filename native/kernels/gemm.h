@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "../runtime/memory.h"
 #include "tiles.h"
 
 namespace kt {
@@ -14,6 +15,7 @@ struct Matrix {
   int64_t n, k;
   PanelLayout panel;
   const float *bias;
+  float scale;
 
   int64_t pairs() const { return ceil_div(panels(n), 2); }
 };
@@ -24,6 +26,7 @@ inline Matrix matrix_of(const kt_weight &w, int64_t index) {
   m.format = w.format;
   m.n = w.n, m.k = w.k;
   m.bias = w.bias ? w.bias + index * w.n : nullptr;
+  m.scale = w.scale ? w.scale[index] : 1.0f;
   with_format(w.format, [&](auto f) {
     m.panel = panel_layout<decltype(f)>(w.k);
     m.encoding = encoding_of<decltype(f)>();
@@ -39,26 +42,47 @@ struct Rows {
   const void *operator[](int64_t i) const { return base + (index ? index[i] : i) * stride; }
 };
 
+// Decoded lines of a panel pair, per thread; it grows to the widest matrix and stays.
+inline uint8_t *decoded_lines(int64_t bytes) {
+  thread_local Memory memory;
+  if (memory.bytes() < bytes && !memory.grow(bytes)) return nullptr;
+  return memory.data();
+}
+
 // Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns
 // past n hold garbage.
 template <class Each>
 inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int64_t to,
                      Each &&each) {
+  const TileSet &tiles = kTiles[m.format];
   alignas(64) float out[kMaxTileRows * 32];
   const void *row[kMaxTileRows];
-  TileArgs args{};
-  args.panel[0] = m.data + 2 * pair * m.panel.bytes;
-  args.panel[1] = 2 * pair + 1 < panels(m.n) ? args.panel[0] + m.panel.bytes : args.panel[0];
-  args.blocks = m.panel.blocks;
-  args.line_bytes = m.panel.line_bytes;
-  args.rows = row;
-  args.out = out;
+  TileArgs packed{}, decoded{};
+  packed.blocks = m.panel.blocks;
+  packed.rows = row, packed.out = out;
+  for (int p = 0; p < 2; p++) {
+    const int64_t panel = std::min(2 * pair + p, panels(m.n) - 1);
+    packed.lines[p] = m.data + panel * m.panel.bytes;
+    packed.meta[p] = packed.lines[p] + m.panel.line_bytes;
+  }
+  decoded = packed;
+  if (tiles.decode && tile_height(to - from) < kDecoded) {
+    const int64_t bytes = m.panel.blocks * tiles.decoded_block;
+    uint8_t *lines = decoded_lines(2 * bytes);
+    for (int p = 0; p < 2; p++) {
+      decoded.lines[p] = lines + p * bytes;
+      tiles.decode(packed.lines[p], m.panel.blocks, lines + p * bytes);
+    }
+  }
   while (from < to) {
-    const int height = tile_height(to - from),
-              count = int(std::min<int64_t>(to - from, kTileRows[height]));
-    args.count = count;
+    const int height = tile_height(to - from);
+    const int count = int(std::min<int64_t>(to - from, kTileRows[height]));
     for (int i = 0; i < count; i++) row[i] = rows[from + i];
-    kTiles[m.format].fn[height](args);
+    TileArgs &args = height < kDecoded ? decoded : packed;
+    args.count = count;
+    tiles.fn[height](args);
+    if (m.scale != 1.0f)
+      for (int i = 0; i < count * 32; i++) out[i] *= m.scale;
     if (m.bias) {
       const int64_t columns = std::min<int64_t>(32, m.n - pair * 32);
       for (int i = 0; i < count; i++)

@@ -1,180 +1,233 @@
 // The register tile: two panels of weights (32 outputs) times T encoded rows. Every output sums its
 // K blocks in one order, whatever T is, so a token's numbers do not depend on its neighbours.
+//
+// Tall tiles read decoded lines: 8-bit codes or bfloat16, written once per panel for all rows of a
+// unit (decode_panel). Short ones decode in registers, since each line is used only once or twice.
 #pragma once
 #include "encode.h"
 
 namespace kt {
 
-// out [rows, 32] float32. panel1 may equal panel0 (an odd last panel). accumulate: out is added to.
+// out [count, 32] float32. The second panel may equal the first (an odd last panel).
 struct TileArgs {
-  const uint8_t *panel[2];
+  const uint8_t *lines[2];
+  const uint8_t *meta[2];
   int64_t blocks;
-  int64_t line_bytes;
   const void *const *rows;
   float *out;
   int count;  // rows, at most the tile's height
-  bool accumulate;
+  bool accumulate;  // out is added to
 };
 using TileFn = void (*)(const TileArgs &);
-
-// Scales of one block for 16 rows.
-struct VScales {
-  vf scale[2];
-  vf minimum;
-};
-template <class S>
-inline VScales load_scales(const uint8_t *meta, int64_t b) {
-  VScales v;
-  if constexpr (S::kSuper == 1) {
-    v.scale[0] = vf_load_f16(meta + b * S::kBytes);
-    if constexpr (S::kMin) v.minimum = vf_load_f16(meta + b * S::kBytes + 32);
-  } else {
-    const uint8_t *m = meta + b / 8 * S::kBytes;
-    const vf d = vf_load_f16(m);
-    if constexpr (S::kMin) {
-      const uint8_t *s = m + 64 + b % 8 * 32;
-      v.scale[0] = vf_mul(d, vf_from(vi_load_u8(s)));
-      v.minimum = vf_mul(vf_sub(vf_zero(), vf_load_f16(m + 32)), vf_from(vi_load_u8(s + 16)));
-    } else {
-      const uint8_t *s = m + 32 + b % 8 * 32;
-      v.scale[0] = vf_mul(d, vf_from(vi_load_i8(s)));
-      v.scale[1] = vf_mul(d, vf_from(vi_load_i8(s + 16)));
-    }
-  }
-  return v;
-}
 
 // Bytes ahead that a panel's lines are fetched, for the stream from DRAM.
 constexpr int64_t kPrefetch = 2048;
 
-template <class F, int P, int T>
-inline void tile_int(const TileArgs &g, int first) {
-  using S = typename F::Scales;
-  constexpr int kGroups = 32 / S::kGroup;
-  constexpr int kLines = F::kBits == 8 ? 8 : 4;  // per block
-  constexpr int kGroupLines = kLines / kGroups;
-  const int64_t nb = g.blocks;
-  IntRow a[T];
-  for (int t = 0; t < T; t++) a[t] = int_row(g.rows[t], nb);
-  vf sum[P][T];
+template <class F>
+constexpr bool decodes() {
+  if constexpr (F::kKind == Kind::kFp8) return true;
+  if constexpr (F::kKind == Kind::kInt) return !F::Codes::kPlain;
+  return false;
+}
+// Bytes of a decoded block.
+template <class F>
+constexpr int64_t decoded_block_bytes() {
+  return F::kKind == Kind::kFp8 ? 1024 : 512;
+}
+
+template <class F, int... Q>
+inline void decode_codes(const uint8_t *lines, uint8_t *out, std::integer_sequence<int, Q...>) {
+  (vi_store(out + Q * 64, F::Codes::template quad<Q>(lines)), ...);
+}
+template <class F>
+void decode_panel(const uint8_t *lines, int64_t blocks, uint8_t *out) {
+  for (int64_t b = 0; b < blocks; b++) {
+    if constexpr (F::kKind == Kind::kFp8) {
+      for (int l = 0; l < 8; l++) {
+        vi first, second;
+        f8_lines(vi_load(lines + l * 64), first, second);
+        vi_store(out + l * 128, first);
+        vi_store(out + l * 128 + 64, second);
+      }
+    } else if constexpr (F::kKind == Kind::kInt) {
+      decode_codes<F>(lines, out, std::make_integer_sequence<int, 8>());
+    }
+    lines += F::kBlockBytes;
+    out += decoded_block_bytes<F>();
+  }
+}
+
+template <int P, int T>
+inline void start_sums(const TileArgs &g, int first, vf (&sum)[P][T]) {
   for (int p = 0; p < P; p++)
     for (int t = 0; t < T; t++)
       sum[p][t] = g.accumulate ? vf_load(g.out + t * 32 + (first + p) * 16) : vf_zero();
-  for (int64_t b = 0; b < nb; b++) {
-    VScales s[P];
-    for (int p = 0; p < P; p++) s[p] = load_scales<S>(g.panel[first + p] + g.line_bytes, b);
-#pragma GCC unroll 2
-    for (int group = 0; group < kGroups; group++) {
-      vi acc[P][T];
-#pragma GCC unroll 8
-      for (int t = 0; t < T; t++) {
-        vi init = vi_zero();
-        if constexpr (F::kZeroLog2 >= 0)
-          init = vi_shl<F::kZeroLog2>(
-              vi_set1(kGroups == 1 ? a[t].neg_sum32[b] : a[t].neg_sum16[2 * b + group]));
-        for (int p = 0; p < P; p++) acc[p][t] = init;
-      }
-#pragma GCC unroll 8
-      for (int l = group * kGroupLines; l < (group + 1) * kGroupLines; l++) {
-        const int64_t at = b * block_bytes<F>() + l * 64;
-        if constexpr (F::kBits == 8) {
-          QLine w[P];
-          for (int p = 0; p < P; p++) {
-            if (T == 1)
-              _mm_prefetch((const char *)g.panel[first + p] + at + kPrefetch, _MM_HINT_T0);
-            w[p] = q_line(vi_load(g.panel[first + p] + at));
-          }
-#pragma GCC unroll 8
-          for (int t = 0; t < T; t++)
-            for (int p = 0; p < P; p++)
-              acc[p][t] = q_dot(acc[p][t], w[p], a[t].codes + (b * 32 + l * 4) * kActBytes);
-        } else {
-          const vi low = vi_set1(0x0f0f0f0f);
-          QLine w[P], v[P];
-          for (int p = 0; p < P; p++) {
-            if (T == 1)
-              _mm_prefetch((const char *)g.panel[first + p] + at + kPrefetch, _MM_HINT_T0);
-            const vi bytes = vi_load(g.panel[first + p] + at);
-            w[p] = q_line(vi_and(bytes, low));
-            v[p] = q_line(vi_and(vi_shr16<4>(bytes), low));
-          }
-#pragma GCC unroll 8
-          for (int t = 0; t < T; t++)
-            for (int p = 0; p < P; p++) {
-              const uint8_t *act = a[t].codes + (b * 32 + l * 8) * kActBytes;
-              acc[p][t] = q_dot(acc[p][t], w[p], act);
-              acc[p][t] = q_dot(acc[p][t], v[p], act + 4 * kActBytes);
-            }
-        }
-      }
-#pragma GCC unroll 8
-      for (int t = 0; t < T; t++)
-        for (int p = 0; p < P; p++) {
-          const vf scale = vf_mul(s[p].scale[group], vf_set1(a[t].scale[b]));
-          sum[p][t] = vf_fma(vf_from(acc[p][t]), scale, sum[p][t]);
-        }
+}
+template <int P, int T>
+inline void store_sums(const TileArgs &g, int first, const vf (&sum)[P][T]) {
+  for (int t = 0; t < T; t++)
+    for (int p = 0; p < P; p++) vf_store(g.out + t * 32 + (first + p) * 16, sum[p][t]);
+}
+
+// Adds quads From .. To of a block to the integer sums.
+template <class F, bool Decoded, int P, int T, int Q, int To>
+inline void dot_quads(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
+                      vi (&acc)[P][T]) {
+  if constexpr (Q < To) {
+    QLine w[P];
+    for (int p = 0; p < P; p++) {
+      if constexpr (Decoded || F::Codes::kPlain)
+        w[p] = q_line(vi_load(lines[p] + Q * 64));
+      else
+        w[p] = q_line(F::Codes::template quad<Q>(lines[p]));
     }
-    if constexpr (S::kMin) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; t++)
+      for (int p = 0; p < P; p++)
+        acc[p][t] = q_dot(acc[p][t], w[p], a[t].codes + (b * 32 + Q * 4) * kActBytes);
+    dot_quads<F, Decoded, P, T, Q + 1, To>(lines, a, b, acc);
+  }
+}
+
+template <class F, bool Decoded, int P, int T, int Group>
+inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
+                      const VScales (&s)[P], vf (&sum)[P][T]) {
+  using S = typename F::Scales;
+  constexpr bool kHalves = S::kGroup == 16;
+  vi acc[P][T];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; t++) {
+    vi init = vi_zero();
+    if constexpr (F::kZeroLog2 >= 0)
+      init = vi_shl<F::kZeroLog2>(
+          vi_set1(kHalves ? a[t].neg_sum16[2 * b + Group] : a[t].neg_sum32[b]));
+    for (int p = 0; p < P; p++) acc[p][t] = init;
+  }
+  constexpr int kQuads = kHalves ? 4 : 8;
+  dot_quads<F, Decoded, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
+#pragma GCC unroll 8
+  for (int t = 0; t < T; t++)
+    for (int p = 0; p < P; p++)
+      sum[p][t] = join_group<F, Group>(vf_from(acc[p][t]), s[p], a[t], b, sum[p][t]);
+}
+
+template <class F, bool Decoded, int P, int T>
+inline void tile_int(const TileArgs &g, int first) {
+  using S = typename F::Scales;
+  IntRow a[T];
+  for (int t = 0; t < T; t++) a[t] = int_row(g.rows[t], g.blocks);
+  vf sum[P][T];
+  start_sums(g, first, sum);
+  for (int64_t b = 0; b < g.blocks; b++) {
+    VScales s[P];
+    const uint8_t *lines[P];
+    for (int p = 0; p < P; p++) {
+      s[p] = S::load(g.meta[first + p], b);
+      lines[p] = g.lines[first + p] + b * (Decoded ? 512 : F::kBlockBytes);
+      if constexpr (T == 1)
+        for (int at = 0; at < F::kBlockBytes; at += 64)
+          _mm_prefetch((const char *)lines[p] + at + kPrefetch, _MM_HINT_T0);
+    }
+    dot_group<F, Decoded, P, T, 0>(lines, a, b, s, sum);
+    if constexpr (S::kGroup == 16) dot_group<F, Decoded, P, T, 1>(lines, a, b, s, sum);
+  }
+  store_sums(g, first, sum);
+}
+
+// bfloat16 lines of 32 K, from memory or decoded from FP8 in registers.
+template <class F, bool Decoded, int P, int T>
+inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, int64_t b,
+                           vf (&sum)[P][T]) {
+#pragma GCC unroll 8
+  for (int l = 0; l < 8; l++) {
+    BLine w[2][P];
+    for (int p = 0; p < P; p++) {
+      vi even, odd;
+      if constexpr (F::kKind == Kind::kFp8 && !Decoded) {
+        f8_lines(vi_load(lines[p] + l * 64), even, odd);
+      } else {
+        even = vi_load(lines[p] + l * 128);
+        odd = vi_load(lines[p] + l * 128 + 64);
+      }
+      w[0][p] = b_line(even), w[1][p] = b_line(odd);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
 #pragma GCC unroll 8
       for (int t = 0; t < T; t++)
         for (int p = 0; p < P; p++)
-          sum[p][t] = vf_fma(s[p].minimum, vf_set1(a[t].scaled_sum[b]), sum[p][t]);
+          sum[p][t] = b_dot(
+              sum[p][t], w[i][p],
+              static_cast<const uint8_t *>(g.rows[t]) + (b * 32 + l * 4 + i * 2) * kHalfBytes);
+  }
+}
+
+template <class F, bool Decoded, int P, int T>
+inline void tile_half(const TileArgs &g, int first) {
+  constexpr int64_t kBytes = Decoded ? 1024 : F::kBlockBytes;
+  vf sum[P][T];
+  start_sums(g, first, sum);
+  const auto block = [&](int64_t b, vf(&into)[P][T]) {
+    const uint8_t *lines[P];
+    for (int p = 0; p < P; p++) {
+      lines[p] = g.lines[first + p] + b * kBytes;
+      if constexpr (T == 1)
+        for (int at = 0; at < F::kBlockBytes; at += 64)
+          _mm_prefetch((const char *)lines[p] + at + kPrefetch, _MM_HINT_T0);
+    }
+    dot_half_block<F, Decoded, P, T>(lines, g, b, into);
+  };
+  if constexpr (F::kKind == Kind::kBf16) {
+    for (int64_t b = 0; b < g.blocks; b++) block(b, sum);
+  } else {
+    constexpr int64_t kSuper = F::Scales::kSuper;
+    for (int64_t from = 0; from < g.blocks; from += kSuper) {
+      vf part[P][T];
+      for (int p = 0; p < P; p++)
+        for (int t = 0; t < T; t++) part[p][t] = vf_zero();
+      const int64_t to = from + kSuper < g.blocks ? from + kSuper : g.blocks;
+      for (int64_t b = from; b < to; b++) block(b, part);
+      for (int p = 0; p < P; p++) {
+        const vf scale = F::Scales::load(g.meta[first + p], from).scale[0];
+        for (int t = 0; t < T; t++) sum[p][t] = vf_fma(part[p][t], scale, sum[p][t]);
+      }
     }
   }
-  for (int t = 0; t < T; t++)
-    for (int p = 0; p < P; p++) vf_store(g.out + t * 32 + (first + p) * 16, sum[p][t]);
+  store_sums(g, first, sum);
 }
 
 template <class F, int P, int T>
 inline void tile_float(const TileArgs &g, int first) {
   vf sum[P][T];
-  for (int p = 0; p < P; p++)
-    for (int t = 0; t < T; t++)
-      sum[p][t] = g.accumulate ? vf_load(g.out + t * 32 + (first + p) * 16) : vf_zero();
-  constexpr int kLineK = 32 / F::kBits;  // K per line: 1 or 2
-  const int64_t lines = g.blocks * kBlock / kLineK;
+  start_sums(g, first, sum);
+  constexpr bool kHalf = F::kKind == Kind::kF16;
 #pragma GCC unroll 2
-  for (int64_t l = 0; l < lines; l++) {
-    if constexpr (F::kKind == Kind::kBf16) {
-      BLine w[P];
-      for (int p = 0; p < P; p++) {
-        if (T == 1)
-          _mm_prefetch((const char *)g.panel[first + p] + l * 64 + kPrefetch, _MM_HINT_T0);
-        w[p] = b_line(g.panel[first + p] + l * 64);
-      }
+  for (int64_t k = 0; k < g.blocks * kBlock; k++) {
+    vf w[P];
+    for (int p = 0; p < P; p++) {
+      const uint8_t *at = g.lines[first + p] + k * (kHalf ? 32 : 64);
+      w[p] = kHalf ? vf_load_f16(at) : vf_load(reinterpret_cast<const float *>(at));
+    }
 #pragma GCC unroll 8
-      for (int t = 0; t < T; t++)
-        for (int p = 0; p < P; p++)
-          sum[p][t] =
-              b_dot(sum[p][t], w[p], static_cast<const uint8_t *>(g.rows[t]) + l * 2 * kHalfBytes);
-    } else {
-#pragma GCC unroll 2
-      for (int i = 0; i < kLineK; i++) {
-        vf w[P];
-        for (int p = 0; p < P; p++) {
-          const uint8_t *at = g.panel[first + p] + l * 64 + i * 32;
-          w[p] = kLineK == 1 ? vf_load(reinterpret_cast<const float *>(at)) : vf_load_f16(at);
-        }
-#pragma GCC unroll 8
-        for (int t = 0; t < T; t++) {
-          const vf x = vf_set1(static_cast<const float *>(g.rows[t])[l * kLineK + i]);
-          for (int p = 0; p < P; p++) sum[p][t] = vf_fma(w[p], x, sum[p][t]);
-        }
-      }
+    for (int t = 0; t < T; t++) {
+      const vf x = vf_set1(static_cast<const float *>(g.rows[t])[k]);
+      for (int p = 0; p < P; p++) sum[p][t] = vf_fma(w[p], x, sum[p][t]);
     }
   }
-  for (int t = 0; t < T; t++)
-    for (int p = 0; p < P; p++) vf_store(g.out + t * 32 + (first + p) * 16, sum[p][t]);
+  store_sums(g, first, sum);
 }
 
-template <class F, int T>
-void tile(const TileArgs &g) {
+// The tile of a format; Decoded: its lines are decoded.
+template <class F, bool Decoded, int T>
+__attribute__((flatten)) void tile(const TileArgs &g) {
 #pragma GCC unroll 2
   for (int first = 0; first < 2; first += kTilePanels) {
-    if constexpr (is_int<F>())
-      tile_int<F, kTilePanels, T>(g, first);
-    else
+    if constexpr (F::kKind == Kind::kInt)
+      tile_int<F, Decoded, kTilePanels, T>(g, first);
+    else if constexpr (F::kKind == Kind::kF32 || F::kKind == Kind::kF16)
       tile_float<F, kTilePanels, T>(g, first);
+    else
+      tile_half<F, Decoded, kTilePanels, T>(g, first);
   }
 }
 
@@ -186,7 +239,7 @@ void tile_in_parts(const TileArgs &g) {
   for (int t = 0; t < g.count; t += part.count) {
     part.rows = g.rows + t, part.out = g.out + t * 32;
     part.count = g.count - t >= 4 ? 4 : 1;
-    (part.count == 4 ? tile<F, 4> : tile<F, 1>)(part);
+    (part.count == 4 ? tile<F, false, 4> : tile<F, false, 1>)(part);
   }
 }
 

@@ -34,15 +34,15 @@ inline void load_tokens(const TokenRows &r, const void *const *rows, int count, 
   tile_load<T>(staging, 64);
 }
 
+// Integer formats, from decoded lines (or those of an 8-bit format).
 template <class F>
-inline void tile_amx_int(const TileArgs &g) {
+void tile_amx_int(const TileArgs &g) {
   using S = typename F::Scales;
   constexpr int kGroups = 32 / S::kGroup;
   constexpr int kGroupLines = S::kGroup / 4;
   const int first = std::min(g.count, 16), second = g.count - first;
   const TokenRows tokens[2] = {token_rows(g.rows, first), token_rows(g.rows + first, second)};
   alignas(64) uint8_t staging[2][16 * 64] = {};
-  alignas(64) uint8_t decoded[2][8 * 64];
   alignas(64) int32_t products[4][16 * 16];
   IntRow a[32];
   for (int t = 0; t < g.count; t++) {
@@ -50,74 +50,70 @@ inline void tile_amx_int(const TileArgs &g) {
     if (!g.accumulate) std::memset(g.out + t * 32, 0, 128);
   }
   tile_want({S::kGroup, kGroupLines});
+  const auto group_of = [&](auto group, int64_t b, const VScales(&s)[2]) {
+    constexpr int kGroup = decltype(group)::value;
+    const int64_t at = b * 32 + kGroup * S::kGroup;
+    tile_load<T_PANEL>(g.lines[0] + b * 512 + kGroup * kGroupLines * 64, 64);
+    tile_load<T_PANEL + 1>(g.lines[1] + b * 512 + kGroup * kGroupLines * 64, 64);
+    load_tokens<T_TOKENS>(tokens[0], g.rows, first, at, S::kGroup, staging[0]);
+    tile_zero<0>(), tile_zero<1>();
+    tile_dot_int8<0, T_TOKENS, T_PANEL>();
+    tile_dot_int8<1, T_TOKENS, T_PANEL + 1>();
+    tile_store<0>(products[0], 64), tile_store<1>(products[1], 64);
+    if (second) {
+      load_tokens<T_TOKENS + 1>(tokens[1], g.rows + 16, second, at, S::kGroup, staging[1]);
+      tile_zero<2>(), tile_zero<3>();
+      tile_dot_int8<2, T_TOKENS + 1, T_PANEL>();
+      tile_dot_int8<3, T_TOKENS + 1, T_PANEL + 1>();
+      tile_store<2>(products[2], 64), tile_store<3>(products[3], 64);
+    }
+    for (int t = 0; t < g.count; t++)
+      for (int p = 0; p < 2; p++) {
+        vi acc = vi_load(products[t / 16 * 2 + p] + t % 16 * 16);
+        if constexpr (F::kZeroLog2 >= 0)
+          acc = vi_add(
+              acc, vi_shl<F::kZeroLog2>(
+                       vi_set1(kGroups == 1 ? a[t].neg_sum32[b] : a[t].neg_sum16[2 * b + kGroup])));
+        float *sum = g.out + t * 32 + p * 16;
+        vf_store(sum, join_group<F, kGroup>(vf_from(acc), s[p], a[t], b, vf_load(sum)));
+      }
+  };
   for (int64_t b = 0; b < g.blocks; b++) {
-    VScales s[2];
-    const uint8_t *lines[2];
-    for (int p = 0; p < 2; p++) {
-      s[p] = load_scales<S>(g.panel[p] + g.line_bytes, b);
-      lines[p] = g.panel[p] + b * block_bytes<F>();
-      if constexpr (F::kBits == 4) {
-        const vi low = vi_set1(0x0f0f0f0f);
-        for (int l = 0; l < 4; l++) {
-          const vi bytes = vi_load(lines[p] + l * 64);
-          vi_store(decoded[p] + l * 128, vi_and(bytes, low));
-          vi_store(decoded[p] + l * 128 + 64, vi_and(vi_shr16<4>(bytes), low));
-        }
-        lines[p] = decoded[p];
-      }
-    }
-    for (int group = 0; group < kGroups; group++) {
-      const int64_t at = b * 32 + group * S::kGroup;
-      tile_load<T_PANEL>(lines[0] + group * kGroupLines * 64, 64);
-      tile_load<T_PANEL + 1>(lines[1] + group * kGroupLines * 64, 64);
-      load_tokens<T_TOKENS>(tokens[0], g.rows, first, at, S::kGroup, staging[0]);
-      tile_zero<0>(), tile_zero<1>();
-      tile_dot_int8<0, T_TOKENS, T_PANEL>();
-      tile_dot_int8<1, T_TOKENS, T_PANEL + 1>();
-      tile_store<0>(products[0], 64), tile_store<1>(products[1], 64);
-      if (second) {
-        load_tokens<T_TOKENS + 1>(tokens[1], g.rows + 16, second, at, S::kGroup, staging[1]);
-        tile_zero<2>(), tile_zero<3>();
-        tile_dot_int8<2, T_TOKENS + 1, T_PANEL>();
-        tile_dot_int8<3, T_TOKENS + 1, T_PANEL + 1>();
-        tile_store<2>(products[2], 64), tile_store<3>(products[3], 64);
-      }
-      for (int t = 0; t < g.count; t++)
-        for (int p = 0; p < 2; p++) {
-          vi acc = vi_load(products[t / 16 * 2 + p] + t % 16 * 16);
-          if constexpr (F::kZeroLog2 >= 0)
-            acc =
-                vi_add(acc, vi_shl<F::kZeroLog2>(vi_set1(
-                                kGroups == 1 ? a[t].neg_sum32[b] : a[t].neg_sum16[2 * b + group])));
-          float *sum = g.out + t * 32 + p * 16;
-          const vf scale = vf_mul(s[p].scale[group], vf_set1(a[t].scale[b]));
-          vf_store(sum, vf_fma(vf_from(acc), scale, vf_load(sum)));
-        }
-    }
-    if constexpr (S::kMin)
-      for (int t = 0; t < g.count; t++)
-        for (int p = 0; p < 2; p++) {
-          float *sum = g.out + t * 32 + p * 16;
-          vf_store(sum, vf_fma(s[p].minimum, vf_set1(a[t].scaled_sum[b]), vf_load(sum)));
-        }
+    const VScales s[2] = {S::load(g.meta[0], b), S::load(g.meta[1], b)};
+    group_of(std::integral_constant<int, 0>(), b, s);
+    if constexpr (kGroups == 2) group_of(std::integral_constant<int, 1>(), b, s);
   }
 }
 
-inline void tile_amx_bf16(const TileArgs &g) {
+// bfloat16 and FP8: tiles at every height. FP8 sums a scale's K in a tile of its own.
+template <class F, bool Decoded>
+void tile_amx_half(const TileArgs &g) {
+  constexpr bool kFp8 = F::kKind == Kind::kFp8;
   const int first = std::min(g.count, 16), second = g.count - first;
   const TokenRows tokens[2] = {token_rows(g.rows, first), token_rows(g.rows + first, second)};
   alignas(64) uint8_t staging[2][16 * 64] = {};
+  alignas(64) uint8_t expanded[2][1024];
   alignas(64) float sums[4][16 * 16] = {};
   tile_want({64, 16});
-  if (g.accumulate)
+  const auto each_row = [&](auto &&f) {
     for (int t = 0; t < g.count; t++)
-      for (int p = 0; p < 2; p++)
-        vf_store(sums[t / 16 * 2 + p] + t % 16 * 16, vf_load(g.out + t * 32 + p * 16));
-  tile_load<0>(sums[0], 64), tile_load<1>(sums[1], 64);
-  if (second) tile_load<2>(sums[2], 64), tile_load<3>(sums[3], 64);
-  for (int64_t b = 0; b < g.blocks; b++) {
-    tile_load<T_PANEL>(g.panel[0] + b * 1024, 64);
-    tile_load<T_PANEL + 1>(g.panel[1] + b * 1024, 64);
+      for (int p = 0; p < 2; p++) f(sums[t / 16 * 2 + p] + t % 16 * 16, g.out + t * 32 + p * 16, p);
+  };
+  const auto store = [&] {
+    tile_store<0>(sums[0], 64), tile_store<1>(sums[1], 64);
+    if (second) tile_store<2>(sums[2], 64), tile_store<3>(sums[3], 64);
+  };
+  const auto block = [&](int64_t b) {
+    const uint8_t *lines[2];
+    for (int p = 0; p < 2; p++) {
+      lines[p] = g.lines[p] + b * (Decoded ? 1024 : F::kBlockBytes);
+      if constexpr (kFp8 && !Decoded) {
+        decode_panel<F>(lines[p], 1, expanded[p]);
+        lines[p] = expanded[p];
+      }
+    }
+    tile_load<T_PANEL>(lines[0], 64);
+    tile_load<T_PANEL + 1>(lines[1], 64);
     load_tokens<T_TOKENS>(tokens[0], g.rows, first, b * 64, 64, staging[0]);
     tile_dot_bf16<0, T_TOKENS, T_PANEL>();
     tile_dot_bf16<1, T_TOKENS, T_PANEL + 1>();
@@ -126,12 +122,28 @@ inline void tile_amx_bf16(const TileArgs &g) {
       tile_dot_bf16<2, T_TOKENS + 1, T_PANEL>();
       tile_dot_bf16<3, T_TOKENS + 1, T_PANEL + 1>();
     }
+  };
+  if constexpr (!kFp8) {
+    if (g.accumulate) each_row([](float *sum, float *out, int) { vf_store(sum, vf_load(out)); });
+    tile_load<0>(sums[0], 64), tile_load<1>(sums[1], 64);
+    if (second) tile_load<2>(sums[2], 64), tile_load<3>(sums[3], 64);
+    for (int64_t b = 0; b < g.blocks; b++) block(b);
+    store();
+    each_row([](float *sum, float *out, int) { vf_store(out, vf_load(sum)); });
+  } else {
+    if (!g.accumulate) each_row([](float *, float *out, int) { vf_store(out, vf_zero()); });
+    constexpr int64_t kSuper = F::Scales::kSuper;
+    for (int64_t from = 0; from < g.blocks; from += kSuper) {
+      tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
+      for (int64_t b = from; b < std::min(g.blocks, from + kSuper); b++) block(b);
+      store();
+      const vf scale[2] = {F::Scales::load(g.meta[0], from).scale[0],
+                           F::Scales::load(g.meta[1], from).scale[0]};
+      each_row([&](float *sum, float *out, int p) {
+        vf_store(out, vf_fma(vf_load(sum), scale[p], vf_load(out)));
+      });
+    }
   }
-  tile_store<0>(sums[0], 64), tile_store<1>(sums[1], 64);
-  if (second) tile_store<2>(sums[2], 64), tile_store<3>(sums[3], 64);
-  for (int t = 0; t < g.count; t++)
-    for (int p = 0; p < 2; p++)
-      vf_store(g.out + t * 32 + p * 16, vf_load(sums[t / 16 * 2 + p] + t % 16 * 16));
 }
 
 }  // namespace kt

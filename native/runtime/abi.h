@@ -38,13 +38,12 @@ KT_EXPORT int64_t kt_packed_bytes(int32_t format, int64_t n, int64_t k) {
   return bytes;
 }
 
-KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source, int64_t n, int64_t k,
-                          const void *src, int64_t row_bytes, void *dst) {
-  if (n < 1 || k < 1 || !kt::can_pack(format, source, k))
-    return kt::fail(KT_BAD_ARGUMENT, "source encoding " + std::to_string(source) +
+KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int64_t n, int64_t k,
+                          const kt_source *source, void *dst) {
+  if (n < 1 || k < 1 || !kt::can_pack(format, *source, k))
+    return kt::fail(KT_BAD_ARGUMENT, "source encoding " + std::to_string(source->encoding) +
                                          " does not pack into format " + std::to_string(format));
   kt::Units units;
-  const uint8_t *from = static_cast<const uint8_t *>(src);
   uint8_t *to = static_cast<uint8_t *>(dst);
   kt::with_format(format, [&](auto f) {
     using F = decltype(f);
@@ -52,8 +51,7 @@ KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int32_t source, int64_t
     pool->pool->each([&](kt::Worker) {
       units.each(kt::panels(n), 4, [&](int64_t p) {
         const int rows = int(std::min<int64_t>(kt::kPanel, n - p * kt::kPanel));
-        kt::pack_panel<F>(format, source, from + p * kt::kPanel * row_bytes, row_bytes, rows, k,
-                          to + p * bytes);
+        kt::pack_panel<F>(format, *source, p * kt::kPanel, rows, k, to + p * bytes);
       });
     });
   });

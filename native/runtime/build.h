@@ -98,11 +98,16 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
     slots_[size_t(i)].stride = round_up(d.slot_widths[i], kBlock);
   }
   bool selected = false;
+  const kt_router *route = nullptr;
   for (int i = 0; i < d.n_ops; i++) {
     Step s;
     s.op = d.ops[i], s.selected = selected, s.table = -1;
     const std::string bad = check_op(s);
     if (!bad.empty()) return "operation " + std::to_string(i) + ": bad " + bad;
+    if (s.op.kind == KT_OP_ROUTE) route = &d.ops[i].router;
+    if (s.op.kind == KT_OP_MLP && s.op.router.top_k &&
+        !(route && route->top_k == s.op.router.top_k && route->n_experts == s.op.router.n_experts))
+      return "operation " + std::to_string(i) + ": experts without their router before them";
     if (s.op.kind == KT_OP_ATTENTION) {
       const kt_attention &a = s.op.attention;
       const int group = a.n_heads / a.n_kv_heads;
@@ -147,6 +152,7 @@ inline std::string Program::reserve() {
         expert_width = std::max(expert_width, round_up(op.w[2].n, kBlock));
       }
     }
+    if (op.kind == KT_OP_ROUTE) expert_rows = std::max(expert_rows, tokens * op.router.top_k);
     if (op.kind == KT_OP_ATTENTION) heads = std::max<int64_t>(heads, op.attention.n_heads);
   }
   // Only NORM and ATTENTION write encodings; float32 rows are always there.

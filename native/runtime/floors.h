@@ -6,47 +6,58 @@
 
 namespace kt {
 
-constexpr int kPeakChains = 12;  // independent sums: enough to hide the latency of two pipes
+// One dot product from registers, as a tile does; the compiler may not skip or merge it.
+template <int Kind, class Sum>
+inline Sum peak_step(Sum sum, QLine &q, BLine &b, vf &x, const uint8_t *act) {
+  if constexpr (Kind == KT_PEAK_DOT_INT8) {
+    q_keep(q);
+    sum = q_dot(sum, q, act);
+    vi_keep(sum);
+  } else {
+    if constexpr (Kind == KT_PEAK_DOT_BF16) {
+      b_keep(b);
+      sum = b_dot(sum, b, act);
+    } else {
+      vf_keep(x);
+      sum = vf_fma(x, x, sum);
+    }
+    vf_keep(sum);
+  }
+  return sum;
+}
 
-// Operations (multiply and add count 2) per second of one thread.
-inline double peak_rate(int kind, double seconds) {
-  constexpr int kRounds = 4096;
-  alignas(64) uint8_t line[64], act[64] = {};
-  for (int i = 0; i < 64; i++) line[i] = uint8_t(i & 1);
-  vf f[kPeakChains];
-  vi n[kPeakChains];
-  for (int c = 0; c < kPeakChains; c++) f[c] = vf_zero(), n[c] = vi_zero();
-  const QLine q = q_line(vi_load(line));
-  const BLine b = b_line(line);
-  const vf x = vf_zero(), y = vf_set1(0.5f);
+// Operations (multiply and add count 2) per second of one thread. Every sum is a variable of its
+// own: elements of an array would be written to memory at every step.
+template <int Kind, int... C>
+__attribute__((flatten)) inline double peak_rate_of(double seconds,
+                                                    std::integer_sequence<int, C...>) {
+  using Sum = std::conditional_t<Kind == KT_PEAK_DOT_INT8, vi, vf>;
+  constexpr int kRounds = 16384;
+  constexpr int kOperations = Kind == KT_PEAK_DOT_INT8 ? 128 : Kind == KT_PEAK_DOT_BF16 ? 64 : 32;
+  alignas(64) uint8_t act[64] = {};
+  vf x = vf_zero();
+  QLine q = q_line(vi_zero());
+  BLine b = b_line(vi_zero());
   double operations = 0;
   const int64_t start = now_ns(), end = start + int64_t(seconds * 1e9);
+  const auto rounds = [&](auto... sum) {
+    for (int r = 0; r < kRounds; r++) ((sum = peak_step<Kind>(sum, q, b, x, act)), ...);
+  };
   while (now_ns() < end) {
-    for (int r = 0; r < kRounds; r++) {
-#pragma GCC unroll 12
-      for (int c = 0; c < kPeakChains; c++) {
-        if (kind == KT_PEAK_DOT_INT8)
-          n[c] = q_dot(n[c], q, act);
-        else if (kind == KT_PEAK_DOT_BF16)
-          f[c] = b_dot(f[c], b, act);
-        else
-          f[c] = vf_fma(x, y, f[c]);
-      }
-      // The compiler may not hoist or merge the rounds.
-      for (int c = 0; c < kPeakChains; c++) asm volatile("" : "+m"(act) : : "memory");
-    }
-    operations += double(kRounds) * kPeakChains *
-                  (kind == KT_PEAK_DOT_INT8   ? 128
-                   : kind == KT_PEAK_DOT_BF16 ? 64
-                                              : 32);
+    asm volatile("" : : "r"(act) : "memory");  // the activations could be anything
+    rounds(((void)C, Sum{})...);
+    operations += double(kRounds) * sizeof...(C) * kOperations;
   }
-  const double elapsed = double(now_ns() - start) * 1e-9;
-  alignas(64) float sink[16];
-  for (int c = 0; c < kPeakChains; c++) {
-    vf_store(sink, vf_add(f[c], vf_from(n[c])));
-    asm volatile("" : : "m"(sink) : "memory");
-  }
-  return operations / elapsed;
+  return operations / (double(now_ns() - start) * 1e-9);
+}
+template <int Kind>
+inline double peak_rate_of(double seconds) {
+  return peak_rate_of<Kind>(seconds, std::make_integer_sequence<int, kPeakChains>());
+}
+inline double peak_rate(int kind, double seconds) {
+  if (kind == KT_PEAK_DOT_INT8) return peak_rate_of<KT_PEAK_DOT_INT8>(seconds);
+  if (kind == KT_PEAK_DOT_BF16) return peak_rate_of<KT_PEAK_DOT_BF16>(seconds);
+  return peak_rate_of<KT_PEAK_FMA_F32>(seconds);
 }
 
 // Bytes per second of plain reads over [from, from + bytes).

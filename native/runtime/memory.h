@@ -57,6 +57,14 @@ class Memory {
     data_ = static_cast<uint8_t *>(map_memory(bytes, -1));
     return bytes == 0 || data_;
   }
+  // At least `bytes`, zeroed; what it held is gone. False: no memory, and nothing has changed.
+  bool grow(int64_t bytes) {
+    uint8_t *fresh = static_cast<uint8_t *>(map_memory(bytes, -1));
+    if (!fresh) return false;
+    unmap_memory(data_, bytes_);
+    data_ = fresh, bytes_ = bytes;
+    return true;
+  }
   uint8_t *data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 

@@ -99,7 +99,7 @@ inline void Program::embed(Step &s, Worker w) {
       for (int64_t b = 0; b < m.panel.blocks; b++)
         unpack_block<decltype(f)>(panel, m.panel, b, int(token % kPanel), x + b * 32);
     });
-    for (int64_t c = 0; c < o.width; c++) x[c] *= s.op.scale;
+    for (int64_t c = 0; c < o.width; c++) x[c] *= s.op.scale * m.scale;
     for (int64_t c = o.width; c < o.stride; c++) x[c] = 0;  // a minimum decodes to more than 0
   });
 }

@@ -68,6 +68,24 @@ inline void vi_store(void *p, vi x) {
 }
 inline vi vi_add(vi x, vi y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline vi vi_sub(vi x, vi y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+inline vi vi_or(vi x, vi y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+inline vi vi_andnot(vi x, vi y) {  // ~x & y
+  return {_mm256_andnot_si256(x.a, y.a), _mm256_andnot_si256(x.b, y.b)};
+}
+inline vi vi_max(vi x, vi y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
+inline vi vi_equal(vi x, vi y) {  // all ones where equal
+  return {_mm256_cmpeq_epi32(x.a, y.a), _mm256_cmpeq_epi32(x.b, y.b)};
+}
+inline vi vi_less(vi x, vi y) {
+  return {_mm256_cmpgt_epi32(y.a, x.a), _mm256_cmpgt_epi32(y.b, x.b)};
+}
+inline vi vi_bits(vf x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+// Bytes from a table of 16 by the low nibble of each byte (bit 7 clear).
+inline vi vi_lookup(const uint8_t *table, vi x) {
+  const __m256i t =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(table)));
+  return {_mm256_shuffle_epi8(t, x.a), _mm256_shuffle_epi8(t, x.b)};
+}
 inline vi vi_sar1(vi x) { return {_mm256_srai_epi32(x.a, 1), _mm256_srai_epi32(x.b, 1)}; }
 inline vi vi_and(vi x, vi y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 template <int N>
@@ -77,6 +95,10 @@ inline vi vi_shl(vi x) {
 template <int N>
 inline vi vi_shr16(vi x) {  // within 16-bit lanes
   return {_mm256_srli_epi16(x.a, N), _mm256_srli_epi16(x.b, N)};
+}
+template <int N>
+inline vi vi_shl16(vi x) {  // within 16-bit lanes
+  return {_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)};
 }
 inline vi vi_round(vf x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline vi vi_load_u8(const void *p) {
@@ -110,8 +132,13 @@ inline vi vi_maddwd(vi x, vi y) {
   return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)};
 }
 
+// The compiler must compute x here and now, and knows nothing of its value afterwards.
+inline void vf_keep(vf &x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); }
+inline void vi_keep(vi &x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); }
+
 // Token rows and panels of a register tile: 16 registers hold one panel.
 constexpr int kTilePanels = 1;
+constexpr int kPeakChains = 5;  // sums that fit beside their operands
 constexpr int kVectorTileRows[] = {4, 2, 1};
 
 }  // namespace kt

@@ -48,6 +48,20 @@ inline vi vi_load(const void *p) { return {_mm512_loadu_si512(p)}; }
 inline void vi_store(void *p, vi x) { _mm512_storeu_si512(p, x.v); }
 inline vi vi_add(vi x, vi y) { return {_mm512_add_epi32(x.v, y.v)}; }
 inline vi vi_sub(vi x, vi y) { return {_mm512_sub_epi32(x.v, y.v)}; }
+inline vi vi_or(vi x, vi y) { return {_mm512_or_si512(x.v, y.v)}; }
+inline vi vi_andnot(vi x, vi y) { return {_mm512_andnot_si512(x.v, y.v)}; }  // ~x & y
+inline vi vi_max(vi x, vi y) { return {_mm512_max_epi32(x.v, y.v)}; }
+inline vi vi_equal(vi x, vi y) {  // all ones where equal
+  return {_mm512_movm_epi32(_mm512_cmpeq_epi32_mask(x.v, y.v))};
+}
+inline vi vi_less(vi x, vi y) { return {_mm512_movm_epi32(_mm512_cmplt_epi32_mask(x.v, y.v))}; }
+inline vi vi_bits(vf x) { return {_mm512_castps_si512(x.v)}; }
+// Bytes from a table of 16 by the low nibble of each byte (bit 7 clear).
+inline vi vi_lookup(const uint8_t *table, vi x) {
+  const __m512i t =
+      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(table)));
+  return {_mm512_shuffle_epi8(t, x.v)};
+}
 inline vi vi_sar1(vi x) { return {_mm512_srai_epi32(x.v, 1)}; }
 inline vi vi_and(vi x, vi y) { return {_mm512_and_si512(x.v, y.v)}; }
 template <int N>
@@ -57,6 +71,10 @@ inline vi vi_shl(vi x) {
 template <int N>
 inline vi vi_shr16(vi x) {  // within 16-bit lanes
   return {_mm512_srli_epi16(x.v, N)};
+}
+template <int N>
+inline vi vi_shl16(vi x) {  // within 16-bit lanes
+  return {_mm512_slli_epi16(x.v, N)};
 }
 inline vi vi_round(vf x) { return {_mm512_cvtps_epi32(x.v)}; }
 inline vi vi_load_u8(const void *p) {
@@ -77,9 +95,14 @@ inline int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x.v); }
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
 inline vi vi_maddwd(vi x, vi y) { return {_mm512_madd_epi16(x.v, y.v)}; }
 
+// The compiler must compute x here and now, and knows nothing of its value afterwards.
+inline void vf_keep(vf &x) { asm volatile("" : "+v"(x.v)); }
+inline void vi_keep(vi &x) { asm volatile("" : "+v"(x.v)); }
+
 // Token rows and panels of a register tile: 2 panels x 6 rows keep 12 integer and 12 float sums in
 // registers.
 constexpr int kTilePanels = 2;
+constexpr int kPeakChains = 12;  // sums that fit beside their operands
 constexpr int kVectorTileRows[] = {6, 4, 2, 1};
 
 }  // namespace kt

@@ -17,6 +17,7 @@ inline vi q_dot(vi acc, QLine w, const uint8_t *act) {
   acc = vi_add(acc, vi_maddwd(w.even, vi_set1(pair[0])));
   return vi_add(acc, vi_maddwd(w.odd, vi_set1(pair[1])));
 }
+inline void q_keep(QLine &w) { vi_keep(w.even), vi_keep(w.odd); }
 // 32 quantised activations (two vectors of int32) to their stored form.
 inline void q_store(uint8_t *dst, vi lo, vi hi) {
   int8_t q[32];

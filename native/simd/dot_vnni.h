@@ -12,6 +12,7 @@ inline vi q_dot(vi acc, QLine w, const uint8_t *act) {
   std::memcpy(&four, act, 4);
   return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(four))};
 }
+inline void q_keep(QLine &w) { vi_keep(w); }
 // 32 quantised activations (two vectors of int32) to their stored form.
 inline void q_store(uint8_t *dst, vi lo, vi hi) {
   vi_store_i8(dst, lo);

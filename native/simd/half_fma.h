@@ -10,8 +10,7 @@ constexpr int kHalfBytes = 4;  // per activation
 struct BLine {  // 16 rows x 2 K
   vf even, odd;
 };
-inline BLine b_line(const uint8_t *line) {
-  const vi x = vi_load(line);
+inline BLine b_line(vi x) {
   return {vf_bits(vi_shl<16>(x)), vf_bits(vi_and(x, vi_set1(static_cast<int32_t>(0xffff0000u))))};
 }
 inline vf b_dot(vf acc, const BLine &w, const uint8_t *act) {
@@ -19,6 +18,7 @@ inline vf b_dot(vf acc, const BLine &w, const uint8_t *act) {
   std::memcpy(pair, act, 8);
   return vf_fma(w.odd, vf_set1(pair[1]), vf_fma(w.even, vf_set1(pair[0]), acc));
 }
+inline void b_keep(BLine &w) { vf_keep(w.even), vf_keep(w.odd); }
 inline void b_store(uint8_t *dst, vf lo, vf hi) {  // 32 activations
   vf_store(reinterpret_cast<float *>(dst), lo);
   vf_store(reinterpret_cast<float *>(dst) + 16, hi);

@@ -9,4 +9,6 @@
 #include "../simd/avx512.h"
 #include "../simd/dot_vnni.h"
 #include "../simd/half_bf16.h"
+#include "../simd/fp8_vbmi.h"
+#include "../simd/common.h"
 #include "../runtime/abi.h"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kt.kernels.library import Library, load
+from kt.kernels.library import Library, Source, load
 from kt.kernels.variants import VARIANTS
 from kt.machine.survey import survey
 from kt.models.spec import RopeSpec, RouterSpec
@@ -28,13 +28,18 @@ U8 = npt.NDArray[np.uint8]
 FLOAT_FORMATS = ("F32", "F16", "BF16")
 GGUF_FORMATS = {  # packed format -> the GGUF type that it holds
     "I8_G32": "Q8_0",
-    "I8_G32M": "Q5_1",
-    "I8_K16": "Q6_K",
-    "I8_K32M": "Q5_K",
+    "I6_K16": "Q6_K",
+    "I5_G32": "Q5_0",
+    "I5_G32M": "Q5_1",
+    "I5_K32M": "Q5_K",
     "I4_G32": "Q4_0",
     "I4_G32M": "Q4_1",
     "I4_K32M": "Q4_K",
-    "I5_G32": "Q5_0",
+    "I4_NL": "IQ4_NL",
+    "I4_NLK": "IQ4_XS",
+    "F4_MX": "MXFP4",
+    "I3_K16": "Q3_K",
+    "I2_K16M": "Q2_K",
 }
 FORMATS = (*FLOAT_FORMATS, *GGUF_FORMATS)
 TYPE_NUMBERS = {
@@ -45,10 +50,15 @@ TYPE_NUMBERS = {
     "Q5_0": 6,
     "Q5_1": 7,
     "Q8_0": 8,
+    "Q2_K": 10,
+    "Q3_K": 11,
     "Q4_K": 12,
     "Q5_K": 13,
     "Q6_K": 14,
+    "IQ4_NL": 20,
+    "IQ4_XS": 23,
     "BF16": 30,
+    "MXFP4": 39,
 }
 SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "KT_SQRT_SOFTPLUS"}
 
@@ -111,17 +121,8 @@ def pack(
     data = aligned(count * stride, fill=0xA5)  # kt_pack writes every byte
     for i, matrix in enumerate(matrices):
         target = library.ffi.from_buffer(data[i * stride :])
-        status = library.lib.kt_pack(
-            pool_of(library.name, threads),
-            number,
-            TYPE_NUMBERS[source],
-            n,
-            k,
-            library.ffi.from_buffer(matrix),
-            matrix.nbytes // n,
-            target,
-        )
-        library.check(status)
+        rows = Source(matrix, TYPE_NUMBERS[source], matrix.nbytes // n)
+        library.pack(pool_of(library.name, threads), packed_format, (n, k), rows, target)
     return Packed(packed_format, n, k, count, stride, data)
 
 

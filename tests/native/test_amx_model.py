@@ -44,7 +44,7 @@ def test_integer_tiles_are_two_by_two(model, packed_format):
 
 
 def test_groups_of_16_take_tiles_of_half_the_depth(model):
-    multiplies, loads = counted(model, packed_random(model, "I8_K16", 64, 256), 64)
+    multiplies, loads = counted(model, packed_random(model, "I6_K16", 64, 256), 64)
     assert multiplies == 4 * 4 * 16
     assert loads == multiplies
 

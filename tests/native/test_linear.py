@@ -25,7 +25,7 @@ from tests.native.harness import (
 
 TOKENS = (1, 2, 3, 5, 6, 7, 16, 17, 31, 33, 70)
 MOST = max(TOKENS)
-K_FORMATS = tuple(name for name, kind in GGUF_FORMATS.items() if kind.endswith("_K"))
+K_FORMATS = tuple(name for name, kind in GGUF_FORMATS.items() if kind.endswith(("_K", "_XS")))
 BF16_DOT = {"avx512_bf16", "amx_model"}  # their BF16 kernels round activations to bfloat16
 
 

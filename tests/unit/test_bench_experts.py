@@ -46,7 +46,7 @@ def test_every_packed_format_has_a_row(native: Library) -> None:
         ("Q8_0", "I8_G32"),
         ("int4", "I4_G32"),
         ("q4_k", "I4_K32M"),
-        ("q6_k", "I8_K16"),
+        ("q6_k", "I6_K16"),
         ("i4_k32m", "I4_K32M"),
         ("BF16", "BF16"),
     ],

@@ -54,9 +54,9 @@ def test_random_blocks_of_the_tiny_models_are_finite():
 
 
 def test_an_encoding_without_arithmetic_is_refused_by_name():
-    raw = np.zeros(84, dtype=np.uint8)
-    with pytest.raises(ModelError, match="'w' has type Q2_K"):
-        dequantize(Tensor("w", (1, 256), BY_ID[10], raw))
+    raw = np.zeros(66, dtype=np.uint8)
+    with pytest.raises(ModelError, match="'w' has type IQ2_XXS"):
+        dequantize(Tensor("w", (1, 256), BY_ID[16], raw))
 
 
 def test_a_row_of_broken_blocks_has_no_size():

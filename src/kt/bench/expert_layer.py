@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kt.bench.expert_weights import PARTS, ExpertWeights
 from kt.errors import DoesNotFit
-from kt.kernels.library import Library
+from kt.kernels.library import Library, Source
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -121,10 +121,8 @@ class Layers:
         if data == library.ffi.NULL:
             raise DoesNotFit(f"the system refuses {nbytes} bytes for inputs")
         memory = library.ffi.gc(data, lambda pointer: library.lib.kt_free(pointer, nbytes))
-        rows = library.ffi.from_buffer(values)
-        library.check(
-            library.lib.kt_pack(self._pool, number, 0, n, k, rows, values.strides[0], memory)
-        )
+        source = Source(values, 0, values.strides[0])
+        library.pack(self._pool, "F32", (n, k), source, memory)
         return memory, n, k
 
     def _program(self, layer: int, batch: int) -> Any:

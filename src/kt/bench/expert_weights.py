@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kt.bench.formats import Format
 from kt.errors import DoesNotFit, UsageError
-from kt.kernels.library import Library
+from kt.kernels.library import Library, Source
 from kt.placement.budget import PACKINGS, packed_bytes
 from kt.units import format_bytes
 from kt.weights.encodings import BY_NAME
@@ -123,19 +123,9 @@ class ExpertWeights:
                 self._copy(layer, part, bases)
 
     def _pack(self, rows: U8, part: str, target: Any) -> None:
-        n, k = self.sizes.shape(part)
-        library = self._library
-        status = library.lib.kt_pack(
-            self._pool,
-            library.format(self.format.packed),
-            BY_NAME[self.format.source].id,
-            n,
-            k,
-            library.ffi.from_buffer(rows),
-            rows.shape[1],
-            target,
-        )
-        library.check(status)
+        source = Source(rows, BY_NAME[self.format.source].id, rows.shape[1])
+        shape = self.sizes.shape(part)
+        self._library.pack(self._pool, self.format.packed, shape, source, target)
 
     def _copy(self, layer: int, part: str, bases: int) -> None:
         """Repeats the bases, packed in layer 0, over the experts of a layer."""

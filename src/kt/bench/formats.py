@@ -38,13 +38,13 @@ FORMATS: Final[tuple[Format, ...]] = (
     Format("F16", "F32", "fma_f32"),
     Format("BF16", "F32", "dot_bf16"),
     Format("I8_G32", "F32", "dot_int8", ("int8", "q8_0")),
-    Format("I8_G32M", "Q5_1", "dot_int8", ("q5_1",)),
-    Format("I8_K16", "Q6_K", "dot_int8", ("q6_k",)),
-    Format("I8_K32M", "Q5_K", "dot_int8", ("q5_k",)),
+    Format("I6_K16", "Q6_K", "dot_int8", ("q6_k",)),
+    Format("I5_G32", "Q5_0", "dot_int8", ("q5_0",)),
+    Format("I5_G32M", "Q5_1", "dot_int8", ("q5_1",)),
+    Format("I5_K32M", "Q5_K", "dot_int8", ("q5_k",)),
     Format("I4_G32", "F32", "dot_int8", ("int4", "q4_0")),
     Format("I4_G32M", "F32", "dot_int8", ("q4_1",)),
     Format("I4_K32M", "Q4_K", "dot_int8", ("q4_k",)),
-    Format("I5_G32", "Q5_0", "dot_int8", ("q5_0",)),
 )
 
 _BY_PACKED: Final = {row.packed: row for row in FORMATS}

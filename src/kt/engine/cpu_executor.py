@@ -10,7 +10,7 @@ import numpy as np
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
 from kt.engine.lowering import PackedMatrix, lower
 from kt.errors import DoesNotFit
-from kt.kernels.library import Library
+from kt.kernels.library import Library, Source
 from kt.models.spec import ModelSpec
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
@@ -184,17 +184,8 @@ class CpuExecutor:
 
     def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
         tensor = matrix.tensors[index]
-        status = self._lib.kt_pack(
-            self._pool,
-            self._library.format(matrix.format),
-            tensor.encoding.id,
-            matrix.n,
-            matrix.k,
-            self._ffi.from_buffer(tensor.data),
-            tensor.data.size // matrix.n,
-            target,
-        )
-        self._library.check(status)
+        source = Source(tensor.data, tensor.encoding.id, tensor.data.size // matrix.n)
+        self._library.pack(self._pool, matrix.format, (matrix.n, matrix.k), source, target)
 
     def _build(self, spec: ModelSpec) -> tuple[Any, Any]:
         ffi, step = self._ffi, self._step

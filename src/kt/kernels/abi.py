@@ -11,7 +11,7 @@ import cffi
 from kt.errors import MachineError
 
 LIBRARIES = Path(__file__).parent / "lib"
-VERSION = 2
+VERSION = 3
 
 
 @cache

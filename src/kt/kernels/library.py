@@ -12,6 +12,21 @@ from kt.kernels import abi
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where a matrix is packed from: kt_source in native/include/kt.h. data, scales and zeros are
+    buffers. scale_block: rows and columns that share a scale; scale_stride: scales of a row."""
+
+    data: Any
+    encoding: int
+    row_bytes: int
+    scales: Any = None
+    scale_type: int = 0
+    scale_stride: int = 0
+    scale_block: tuple[int, int] = (1, 1)
+    zeros: Any = None
+
+
+@dataclass(frozen=True)
 class Library:
     """A loaded variant: `lib.kt_*` are the functions of kt.h, `ffi` makes their arguments."""
 
@@ -40,6 +55,26 @@ class Library:
         if pool == self.ffi.NULL:
             raise MachineError(f"cannot start {count} worker threads: {self.error()}")
         return self.ffi.gc(pool, self.lib.kt_pool_free)
+
+    def pack(
+        self, pool: Any, packed_format: str, shape: tuple[int, int], source: Source, target: Any
+    ) -> None:
+        """Packs a matrix of `shape` [n, k] into memory at `target`. Raises KtError."""
+        ffi = self.ffi
+        keep = [ffi.from_buffer(source.data)]
+        native = ffi.new("kt_source *")
+        native.data, native.row_bytes = keep[0], source.row_bytes
+        native.encoding = source.encoding
+        if source.scales is not None:
+            keep.append(ffi.from_buffer(source.scales))
+            native.scales, native.scale_type = keep[1], source.scale_type
+            native.scale_stride = source.scale_stride
+            native.scale_rows, native.scale_k = source.scale_block
+        if source.zeros is not None:
+            keep.append(ffi.from_buffer("uint8_t[]", source.zeros))
+            native.zeros = keep[-1]
+        n, k = shape
+        self.check(self.lib.kt_pack(pool, self.format(packed_format), n, k, native, target))
 
 
 @cache

@@ -34,18 +34,37 @@ class Packing:
     per_group: int = 0
 
 
+SUPER: Final = 256
+"""Columns of a super-block; rows are whole ones."""
+ROW: Final = 1 << 30
+"""One scale for a whole row."""
+
 PACKINGS: Final[dict[str, Packing]] = {
     "F32": Packing(64),
     "F16": Packing(32),
     "BF16": Packing(32),
+    "F8_G128": Packing(16, 128, 64),
+    "F8_ROW": Packing(16, ROW, 64),
+    "F8_MX": Packing(16, 32, 16),
     "I8_G32": Packing(16, 32, 32),
-    "I8_G32M": Packing(16, 32, 64),
-    "I8_K16": Packing(16, 256, 288),
-    "I8_K32M": Packing(16, 256, 320),
+    "I8_ROW": Packing(16, ROW, 64),
+    "I6_K16": Packing(12, SUPER, 288),
+    "I5_G32": Packing(10, 32, 32),
+    "I5_G32M": Packing(10, 32, 64),
+    "I5_K32M": Packing(10, SUPER, 320),
     "I4_G32": Packing(8, 32, 32),
+    "I4_B32": Packing(8, 32, 32),
     "I4_G32M": Packing(8, 32, 64),
-    "I4_K32M": Packing(8, 256, 320),
-    "I5_G32": Packing(16, 32, 32),
+    "I4_K32M": Packing(8, SUPER, 320),
+    "I4_Z32": Packing(8, 32, 80),
+    "I4_Z64": Packing(8, 64, 80),
+    "I4_Z128": Packing(8, 128, 80),
+    "I4_NL": Packing(8, 32, 32),
+    "I4_NLK": Packing(8, SUPER, 160),
+    "F4_MX": Packing(8, 32, 16),
+    "F4_NV": Packing(8, 32, 32),
+    "I3_K16": Packing(6, SUPER, 288),
+    "I2_K16M": Packing(4, SUPER, 320),
 }
 """The layout of native/formats/layout.h, in bytes. A test compares it with kt_packed_bytes."""
 
@@ -60,9 +79,9 @@ def packed_bytes(packed_format: str, n: int, k: int) -> int:
     if packing is None:
         raise ModelError(f"no packed format is called {packed_format!r}")
     padded = _round_up(k, 32)
-    if padded % packing.group:
-        raise ModelError(f"{packed_format} needs rows of whole groups of {packing.group}, not {k}")
-    panel = packing.per_k * padded + packing.per_group * (padded // packing.group)
+    if packing.group == SUPER and padded % SUPER:
+        raise ModelError(f"{packed_format} needs rows of whole groups of {SUPER}, not {k}")
+    panel = packing.per_k * padded + packing.per_group * -(-padded // packing.group)
     return -(-n // PANEL_ROWS) * _round_up(panel, 64)
 
 

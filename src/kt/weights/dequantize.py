@@ -124,6 +124,63 @@ def _q6_k(blocks: U8) -> F32:
     return (_half(blocks, 208) * scales)[:, :, None] * codes
 
 
+def _q2_k(blocks: U8) -> F32:
+    # Halves of 128 values: 32 bytes with four 2-bit fields each. A scale byte: scale, minimum.
+    codes = _two_bits(blocks[:, 16:80])
+    scales = (_half(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32))[:, :, None]
+    minimums = (_half(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32))[:, :, None]
+    values: F32 = scales * codes.reshape(-1, 16, 16).astype(np.float32) - minimums
+    return values
+
+
+def _two_bits(packed: U8) -> U8:
+    """[n, 64] -> [n, 2, 4, 32]."""
+    shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
+    fields: U8 = (packed.reshape(-1, 2, 1, 32) >> shifts) & np.uint8(3)
+    return fields
+
+
+def _q3_k(blocks: U8) -> F32:
+    shifts = np.arange(8, dtype=np.uint8).reshape(1, 2, 4, 1)
+    third = (blocks[:, :32].reshape(-1, 1, 1, 32) >> shifts) & np.uint8(1)
+    codes = (_two_bits(blocks[:, 32:96]) | (third << np.uint8(2))).reshape(-1, 16, 16)
+    low = _nibbles(blocks[:, 96:104])
+    high = (blocks[:, 104:108].reshape(-1, 1, 4) >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
+    scales = (low | (high.reshape(-1, 16) << 4)).astype(np.float32) - 32
+    values: F32 = (_half(blocks, 108) * scales)[:, :, None] * (codes.astype(np.float32) - 4)
+    return values
+
+
+_NL: Final = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
+)
+_E2M1_DOUBLED: Final = np.array(
+    [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32
+)
+
+
+def _iq4_nl(blocks: U8) -> F32:
+    values: F32 = _half(blocks, 0) * _NL[_nibbles(blocks[:, 2:])]
+    return values
+
+
+def _iq4_xs(blocks: U8) -> F32:
+    codes = blocks[:, 8:].reshape(-1, 8, 16)
+    values = _NL[np.concatenate([codes & 15, codes >> 4], axis=2)]
+    low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    shifts = np.arange(0, 16, 2).astype(np.uint16)
+    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> shifts & 3
+    scales = (low | (high.astype(np.uint8) << 4)).astype(np.float32) - 32
+    result: F32 = (_half(blocks, 0) * scales)[:, :, None] * values
+    return result
+
+
+def _mxfp4(blocks: U8) -> F32:
+    scales = np.ldexp(np.float32(0.5), blocks[:, :1].astype(np.int32) - 127)
+    values: F32 = scales * _E2M1_DOUBLED[_nibbles(blocks[:, 1:])]
+    return values
+
+
 _DECODERS: Final[dict[str, Callable[[U8], F32]]] = {
     "F32": _f32,
     "F16": _f16,
@@ -136,4 +193,9 @@ _DECODERS: Final[dict[str, Callable[[U8], F32]]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }

@@ -1,0 +1,49 @@
+// Small float formats, exactly: float16, bfloat16, FP8 E4M3.
+#pragma once
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace kt {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+inline float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
+inline uint16_t float_to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+inline float bf16_to_float(uint16_t b) {
+  const uint32_t u = uint32_t(b) << 16;
+  float x;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+inline uint16_t float_to_bf16(float x) {  // to nearest even; NaN stays NaN
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  if ((u & 0x7fffffff) > 0x7f800000) return uint16_t((u >> 16) | 0x40);
+  return uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+// OCP FP8 E4M3: bias 7, subnormals m / 8 * 2^-6, no infinities, 0x7f and 0xff are NaN.
+inline float e4m3_to_float(uint8_t code) {
+  const int e = code >> 3 & 15, m = code & 7;
+  const float size = (code & 0x7f) == 0x7f ? NAN
+                     : e                   ? std::ldexp(1.0f + float(m) / 8, e - 7)
+                                           : std::ldexp(float(m), -9);
+  return code & 0x80 ? -size : size;
+}
+inline uint16_t load_u16(const uint8_t *p) {
+  uint16_t x;
+  std::memcpy(&x, p, 2);
+  return x;
+}
+inline void store_u16(uint8_t *p, uint16_t x) { std::memcpy(p, &x, 2); }
+inline float load_f32(const uint8_t *p) {
+  float x;
+  std::memcpy(&x, p, 4);
+  return x;
+}
+inline void store_f32(uint8_t *p, float x) { std::memcpy(p, &x, 4); }
+
+}  // namespace kt

@@ -1,0 +1,243 @@
+// Scale records: what stands beside the codes of a panel. Each kind says how many bytes a record of
+// 16 rows takes, how many blocks of 32 K share it (kSuper), and what it means:
+//   w = scale * (code - zero) + minimum, one scale (and minimum) per kGroup K, 16 or at least 32.
+// get is the exact meaning for one row, load the same for 16 rows at once.
+#pragma once
+#include <cmath>
+
+#include "numbers.h"
+
+namespace kt {
+
+struct BlockScales {  // of one row and 32 K; entry 1 where kGroup is 16
+  float scale[2] = {};
+  float minimum[2] = {};
+};
+struct VScales {
+  vf scale[2];
+  vf minimum[2];
+};
+
+// float16 per 32 K.
+struct ScalesF16 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 32;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    return {{half_to_float(load_u16(meta + b * 32 + r * 2))}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    VScales v;
+    v.scale[0] = vf_load_f16(meta + b * 32);
+    return v;
+  }
+};
+
+// float16 scale and minimum per 32 K.
+struct ScalesF16Min {
+  static constexpr bool kMin = true;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 64;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b * 64 + r * 2;
+    return {{half_to_float(load_u16(m))}, {half_to_float(load_u16(m + 32))}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    VScales v;
+    v.scale[0] = vf_load_f16(meta + b * 64);
+    v.minimum[0] = vf_load_f16(meta + b * 64 + 32);
+    return v;
+  }
+};
+
+// bfloat16 per 32 K.
+struct ScalesBf16 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 32;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    return {{bf16_to_float(load_u16(meta + b * 32 + r * 2))}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    VScales v;
+    v.scale[0] = vf_bits(vi_shl<16>(vi_load_u16(meta + b * 32)));
+    return v;
+  }
+};
+
+// float32 per 32 * Super K; Super 2^30: one per row.
+template <int Super>
+struct ScalesF32 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = 64;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    return {{load_f32(meta + b / Super * 64 + r * 4)}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    VScales v;
+    v.scale[0] = vf_load(reinterpret_cast<const float *>(meta + b / Super * 64));
+    return v;
+  }
+};
+constexpr int kWholeRow = 1 << 30;
+
+// float32 scale[16], zero point byte[16] per 32 * Super K: w = scale * (code - zero).
+template <int Super>
+struct ScalesF32Zero {
+  static constexpr bool kMin = true;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = 80;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b / Super * 80;
+    const float scale = load_f32(m + r * 4);
+    return {{scale}, {-(scale * m[64 + r])}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + b / Super * 80;
+    VScales v;
+    v.scale[0] = vf_load(reinterpret_cast<const float *>(m));
+    v.minimum[0] = vf_sub(vf_zero(), vf_mul(v.scale[0], vf_from(vi_load_u8(m + 64))));
+    return v;
+  }
+};
+
+// A power of two per 32 K (OCP microscaling, E8M0): 2^(e - 127). 255 stands for NaN.
+struct ScalesE8M0 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const int e = meta[b * 16 + r];
+    return {{e == 255 ? NAN : std::ldexp(1.0f, e - 127)}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const vi e = vi_load_u8(meta + b * 16);
+    // Exponent 0 is 2^-127, a subnormal; exponent 255 gets a mantissa, which makes it NaN.
+    const vi bits = vi_max(vi_shl<23>(e), vi_set1(0x00400000));
+    VScales v;
+    v.scale[0] = vf_bits(vi_or(bits, vi_and(vi_equal(e, vi_set1(255)), vi_set1(0x00400000))));
+    return v;
+  }
+};
+
+// The same for codes of twice their value: 2^(e - 128). Here 255 is 2^127, as in GGUF; the kernels
+// take exponents 0 and 1 (below 1e-38) for 0.
+struct ScalesE8M0Half {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    return {{std::ldexp(0.5f, meta[b * 16 + r] - 127)}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const vi e = vi_sub(vi_load_u8(meta + b * 16), vi_set1(1));
+    VScales v;
+    v.scale[0] = vf_bits(vi_max(vi_shl<23>(e), vi_zero()));
+    return v;
+  }
+};
+
+// FP8 E4M3 per 16 K (NVFP4), divided by Divisor.
+template <int Divisor>
+struct ScalesE4M3 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 16, kSuper = 1, kBytes = 32;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    return {
+        {e4m3_to_float(meta[b * 32 + r]) / Divisor, e4m3_to_float(meta[b * 32 + 16 + r]) / Divisor},
+        {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    VScales v;
+    for (int g = 0; g < 2; g++) {
+      const vi code = vi_load_u8(meta + b * 32 + g * 16), size = vi_and(code, vi_set1(0x7f));
+      const vf normal = vf_bits(vi_add(vi_shl<20>(size), vi_set1(120 << 23)));
+      const vf small = vf_mul(vf_from(size), vf_set1(1.0f / 512));
+      const vf value = vf_bits(vi_or(vi_and(vi_less(size, vi_set1(8)), vi_bits(small)),
+                                     vi_andnot(vi_less(size, vi_set1(8)), vi_bits(normal))));
+      const vi sign = vi_shl<24>(vi_and(code, vi_set1(0x80)));
+      const vi nan = vi_and(vi_equal(size, vi_set1(0x7f)), vi_set1(0x7fc00000));
+      v.scale[g] =
+          vf_mul(vf_bits(vi_or(vi_or(vi_bits(value), sign), nan)), vf_set1(1.0f / Divisor));
+    }
+    return v;
+  }
+};
+
+// Per 256 K: d[16] and dmin[16] float16, then per 32 K sc[16] and m[16] bytes (Q4_K, Q5_K).
+// scale = d * sc, minimum = -(dmin * m).
+struct ScalesK32Min {
+  static constexpr bool kMin = true;
+  static constexpr int kGroup = 32, kSuper = 8, kBytes = 320;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
+    const float d = half_to_float(load_u16(m + r * 2));
+    const float dmin = half_to_float(load_u16(m + 32 + r * 2));
+    return {{d * s[r]}, {-(dmin * s[16 + r])}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
+    VScales v;
+    v.scale[0] = vf_mul(vf_load_f16(m), vf_from(vi_load_u8(s)));
+    v.minimum[0] = vf_mul(vf_sub(vf_zero(), vf_load_f16(m + 32)), vf_from(vi_load_u8(s + 16)));
+    return v;
+  }
+};
+
+// Per 256 K: d[16] and dmin[16] float16, then per 16 K a byte[16]: scale in the low nibble, minimum
+// in the high one (Q2_K). scale = d * low, minimum = -(dmin * high).
+struct ScalesK16Min {
+  static constexpr bool kMin = true;
+  static constexpr int kGroup = 16, kSuper = 8, kBytes = 320;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
+    const float d = half_to_float(load_u16(m + r * 2));
+    const float dmin = half_to_float(load_u16(m + 32 + r * 2));
+    return {{d * (s[r] & 15), d * (s[16 + r] & 15)},
+            {-(dmin * (s[r] >> 4)), -(dmin * (s[16 + r] >> 4))}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
+    const vf d = vf_load_f16(m), dmin = vf_sub(vf_zero(), vf_load_f16(m + 32));
+    VScales v;
+    for (int g = 0; g < 2; g++) {
+      const vi both = vi_load_u8(s + g * 16);
+      v.scale[g] = vf_mul(d, vf_from(vi_and(both, vi_set1(15))));
+      v.minimum[g] = vf_mul(dmin, vf_from(vi_shr16<4>(both)));
+    }
+    return v;
+  }
+};
+
+// Per 256 K: d[16] float16, then per 16 K sc[16] signed bytes (Q3_K, Q6_K). scale = d * sc.
+struct ScalesK16 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 16, kSuper = 8, kBytes = 288;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b / 8 * kBytes;
+    const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 32;
+    const float d = half_to_float(load_u16(m + r * 2));
+    return {{d * s[r], d * s[16 + r]}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 32 + b % 8 * 32;
+    const vf d = vf_load_f16(m);
+    VScales v;
+    v.scale[0] = vf_mul(d, vf_from(vi_load_i8(s)));
+    v.scale[1] = vf_mul(d, vf_from(vi_load_i8(s + 16)));
+    return v;
+  }
+};
+
+// Per 256 K: d[16] float16, then per 32 K sc[16] signed bytes (IQ4_XS). scale = d * sc.
+struct ScalesK32 {
+  static constexpr bool kMin = false;
+  static constexpr int kGroup = 32, kSuper = 8, kBytes = 160;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b / 8 * kBytes;
+    const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 16;
+    return {{half_to_float(load_u16(m + r * 2)) * s[r]}, {}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + b / 8 * kBytes;
+    VScales v;
+    v.scale[0] = vf_mul(vf_load_f16(m), vf_from(vi_load_i8(m + 32 + b % 8 * 16)));
+    return v;
+  }
+};
+
+}  // namespace kt
