@@ -401,3 +401,14 @@ def test_what_the_command_line_imports_at_first():
     )
     assert "chat" in done.stdout
     assert not heavy & set(done.stderr.split())
+
+
+def test_a_model_without_its_own_sampling_gets_a_modest_one(tmp_path):
+    """The server of these tests names none, so what the client sends decides."""
+    server = start_server(tmp_path, "--stay")
+    try:
+        result = json.loads(kt_chat(tmp_path, "--json", "hi").stdout)
+    finally:
+        server.terminate()
+        server.wait(15)
+    assert (result["completion_tokens"], result["finish_reason"]) == (2048, "length")

@@ -10,7 +10,8 @@ import re
 import pytest
 from rich.console import Console
 
-from kt.chat.client import Measures, Refused, ServerGone, _texts
+from kt.chat.client import Measures, Refused, ServerGone, Thought, _texts
+from kt.chat.session import Session
 from kt.chat.terminal import MarkdownView, PlainView, split_blocks
 
 STREAM = (
@@ -130,3 +131,43 @@ def test_plain_text_ends_with_one_newline():
         view.add(text)
         view.close()
         assert file.getvalue() == text.rstrip("\n") + "\n"
+
+
+THINKING = (
+    b'data: {"choices": [{"delta": {"reasoning_content": "Hm."}}]}\n\n'
+    b'data: {"choices": [{"delta": {"content": "Yes."}}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def test_a_thought_is_shown_on_a_terminal_and_is_no_answer():
+    pieces = list(_texts([THINKING], Measures()))
+    assert pieces == ["Hm.", "Yes."]
+    assert [isinstance(piece, Thought) for piece in pieces] == [True, False]
+    for terminal, make in ((True, MarkdownView), (False, PlainView)):
+        screen = io.StringIO()
+        view = make(Console(file=screen, force_terminal=terminal, width=60))
+        for piece in pieces:
+            view.add(piece)
+        view.close()
+        assert ("Hm." in screen.getvalue()) == terminal
+        assert "Yes." in screen.getvalue()
+
+
+class Server:
+    """Answers like `kt run` as far as a session asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, object]] = []
+
+    def stream(self, body, measures):
+        self.asked.append(body)
+        yield from _texts([THINKING], measures)
+
+
+def test_a_thought_is_not_sent_back():
+    server = Server()
+    session = Session(server, "m")
+    for _ in range(2):
+        list(session.ask("Sure?", Measures()))
+    assert [turn["content"] for turn in server.asked[1]["messages"]] == ["Sure?", "Yes.", "Sure?"]

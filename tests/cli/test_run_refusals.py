@@ -234,3 +234,21 @@ def test_a_variant_that_does_not_exist(run: Run, good: Path) -> None:
     assert status == 2
     assert "--variant='avx1024' is not a kernel variant" in err
     assert "avx512_vnni" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cors", "*"), "every web page could use this server"),
+        (("--tool-form", "xml"), "there is no tool form 'xml'; there are kimi_k2"),
+        (("--reasoning-form", "loud"), "there is no reasoning form 'loud'"),
+        (("--max-queue", "-1"), "max-queue"),
+        (("--request-timeout", "0"), "request-timeout"),
+    ],
+)
+def test_options_of_the_server_that_make_no_sense(
+    run: Run, good: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    status, out, err = run(str(good), "--port", "0", *arguments)
+    assert (status != 0, out) == (True, "")
+    assert words in " ".join(err.split())

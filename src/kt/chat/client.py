@@ -23,6 +23,10 @@ class NoServer(KtError):
     """Nothing answers where a server was expected."""
 
 
+class Thought(str):
+    """What a model thinks before it answers; shown, but no part of the conversation."""
+
+
 class ServerGone(KtError):
     """The connection broke in the middle of an answer."""
 
@@ -110,8 +114,20 @@ class Client:
             message = f"what answers at {self.url} is not an OpenAI-compatible server"
             raise NoServer(message, hint=START_HINT) from None
 
+    def names_temperature(self) -> bool:
+        """Whether the served model's own files say how to sample it; servers other than kt do not
+        tell. Raises NoServer.
+        """
+        try:
+            response = self._http.get("/health")
+            return "temperature" in response.json()["sampling"]["value"]
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        except (ValueError, LookupError, TypeError):
+            return False
+
     def stream(self, body: dict[str, Any], measures: Measures) -> Generator[str, None, None]:
-        """Pieces of the answer's text as they come; `measures` fills meanwhile.
+        """Pieces of the text as they come, of thoughts as Thought; `measures` fills meanwhile.
 
         Closing the iterator tells the server to stop. Raises NoServer, Refused, ServerGone.
         """
@@ -153,7 +169,11 @@ def _texts(chunks: Iterable[bytes], measures: Measures) -> Iterator[str]:
             measures.prompt_tokens = usage.get("prompt_tokens", 0)
         for choice in data.get("choices") or ():
             measures.finish_reason = choice.get("finish_reason") or measures.finish_reason
+            thought = choice["delta"].get("reasoning_content")
             text = choice["delta"].get("content")
+            if thought:
+                measures.heard()
+                yield Thought(thought)
             if text:
                 measures.heard()
                 yield text

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kt.chat.client import Client, Measures
+from kt.chat.client import Client, Measures, Thought
 from kt.errors import UsageError
 
 Message = dict[str, str]
@@ -40,7 +40,8 @@ class Session:
         try:
             with closing(self.client.stream(body, measures)) as pieces:
                 for text in pieces:
-                    heard.append(text)
+                    if not isinstance(text, Thought):
+                        heard.append(text)
                     yield text
         finally:
             if heard:

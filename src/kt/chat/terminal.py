@@ -10,12 +10,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.markup import escape
+from rich.text import Text
+
+from kt.chat.client import Thought
 
 if TYPE_CHECKING:
     from kt.chat.client import Measures
     from kt.errors import KtError
 
 REFRESH_SECONDS = 0.1
+THOUGHT_CHARACTERS = 200
 FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 
 
@@ -31,13 +35,15 @@ def view(console: Console) -> View:
 
 
 class PlainView:
-    """The text as it is, for files and pipes; ends with one newline."""
+    """The answer as it is, for files and pipes; ends with one newline."""
 
     def __init__(self, console: Console) -> None:
         self._file = console.file
         self._last = "\n"
 
     def add(self, text: str) -> None:
+        if isinstance(text, Thought):
+            return
         self._file.write(text)
         self._file.flush()
         self._last = text[-1:] or self._last
@@ -50,16 +56,21 @@ class PlainView:
 
 class MarkdownView:
     """Finished blocks are printed for good and only the last one is drawn again, so that a long
-    answer neither costs more and more to draw nor outgrows the screen."""
+    answer neither costs more and more to draw nor outgrows the screen. The end of a thought is
+    shown until the answer begins."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._open = ""  # text of the block that still grows
+        self._thought = ""
         self._drawn = 0.0
         self._live = Live("", console=console, auto_refresh=False, redirect_stderr=False)
         self._live.start()
 
     def add(self, text: str) -> None:
+        if isinstance(text, Thought):
+            self._think(text)
+            return
         self._open += text
         done, self._open = split_blocks(self._open)
         if done:
@@ -68,6 +79,13 @@ class MarkdownView:
         now = time.monotonic()
         if done or now - self._drawn >= REFRESH_SECONDS:
             self._live.update(Markdown(self._open), refresh=True)
+            self._drawn = now
+
+    def _think(self, text: str) -> None:
+        self._thought = (self._thought + text)[-THOUGHT_CHARACTERS:]
+        now = time.monotonic()
+        if now - self._drawn >= REFRESH_SECONDS:
+            self._live.update(Text(self._thought, style="dim"), refresh=True)
             self._drawn = now
 
     def close(self) -> None:

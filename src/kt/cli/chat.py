@@ -11,6 +11,10 @@ from kt import settings
 from kt.cli import render
 from kt.errors import UsageError
 
+# For a model whose own files do not say.
+TEMPERATURE = 0.7
+MAX_TOKENS = 2048
+
 if TYPE_CHECKING:
     from kt.chat.session import Session
 
@@ -27,10 +31,11 @@ def chat(
     ] = None,
     system: Annotated[str, typer.Option(help="A system prompt.")] = "",
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0 takes the best token always.")
+        float | None,
+        typer.Option(min=0, max=2, help="0: the best token always. Default: the model's, or 0.7."),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The longest answer, in tokens.")
+        int | None, typer.Option(min=1, help="The longest answer, in tokens. Default: 2048.")
     ] = None,
     api_key: Annotated[str | None, typer.Option(help="The server's key, if it has one.")] = None,
     as_json: Annotated[
@@ -50,9 +55,13 @@ def chat(
         raise UsageError("--json needs a question", hint='kt chat --json "one question"')
     client = Client(find_url(url, home), api_key)
     try:
-        options = {"temperature": temperature, "max_tokens": max_tokens}
-        given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-        session = Session(client, model or client.model(), system, given)
+        options: dict[str, Any] = {"max_tokens": max_tokens or MAX_TOKENS}
+        name = model or client.model()
+        if temperature is None and not client.names_temperature():
+            temperature = TEMPERATURE
+        if temperature is not None:
+            options["temperature"] = temperature
+        session = Session(client, name, system, options)
         if question is None:
             _converse(session)
         else:
@@ -82,12 +91,12 @@ def _converse(session: Session) -> None:
 
 def _answer(session: Session, question: str, as_json: bool) -> None:
     from kt.chat import terminal
-    from kt.chat.client import Measures
+    from kt.chat.client import Measures, Thought
 
     measures = Measures()
     pieces = session.ask(question, measures)
     if as_json:
-        answer = "".join(pieces)
+        answer = "".join(piece for piece in pieces if not isinstance(piece, Thought))
         render.json(
             {
                 "model": session.model,

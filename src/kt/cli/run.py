@@ -59,6 +59,22 @@ def run(
     variant: Annotated[
         str | None, typer.Option(help="Kernel variant, to go below what the CPU can do.")
     ] = None,
+    max_queue: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait; more are told to come back.")
+    ] = 256,
+    request_timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds an answer may take. Default: any.")
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Web pages of ORIGIN may ask; may be repeated."),
+    ] = None,
+    tool_form: Annotated[
+        str | None, typer.Option(help="How the model writes tool calls. Default: its template's.")
+    ] = None,
+    reasoning_form: Annotated[
+        str | None, typer.Option(help="How the model marks thoughts. Default: its template's.")
+    ] = None,
     speculate: Annotated[
         Speculation, typer.Option(help="Guess greedy answers' next tokens from their own text.")
     ] = Speculation.OFF,
@@ -83,7 +99,10 @@ def run(
 
     wanted = settings.load()
     entry = catalog.resolve(model)
+    forms = {"tool_form": tool_form, "reasoning_form": reasoning_form}
     serving = prompt is None and not dry_run
+    if serving:
+        _check_serving(forms, cors or [], api_key or [])
     with closing(_reserve(host, port, api_key)) if serving else nullcontext() as listener:
         machine = _survey()
         # A CPU that cannot run kt is told so before a download, not after.
@@ -108,11 +127,15 @@ def run(
         plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
         if dry_run:
             return
-        with _launch(prepared, speculate) as running:
+        with _launch(prepared, speculate, max_queue) as running:
             if prompt is not None:
                 _answer(running, prompt)
             else:
-                _serve(running, prepared, listener, api_key or [], entry, model)
+                names = sorted({model, entry.repo or model} - {entry.name})
+                info: dict[str, Any] = {"model": entry.name, "aliases": names, **forms}
+                info["plan"] = prepared.plan.to_json()
+                limits = {"api_keys": api_key or [], "timeout": request_timeout, "cors": cors or []}
+                _serve(running, prepared, listener, info, limits)
 
 
 def _survey() -> Machine:
@@ -126,6 +149,15 @@ def _reserve(host: str, port: int, api_keys: list[str] | None) -> Any:
     from kt.server.serve import reserve
 
     return reserve(host, port, api_keys=api_keys or ())
+
+
+def _check_serving(forms: dict[str, str | None], cors: list[str], api_keys: list[str]) -> None:
+    """What create_app would refuse is told before anything long begins."""
+    from kt.server.app import check_cors
+    from kt.server.profile import profile_of
+
+    profile_of("", forms)
+    check_cors(cors, api_keys)
 
 
 def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: bool) -> Path:
@@ -163,24 +195,25 @@ def _show_refused(problem: KtError, as_json: bool) -> None:
         render.json({"fits": False, "plan": problem.plan})
 
 
-def _launch(prepared: Prepared, speculate: Speculation) -> Running:
+def _launch(prepared: Prepared, speculate: Speculation, max_queue: int) -> Running:
     from kt.engine.launch import launch
 
     with render.progress(f"Loading {prepared.name}") as update:
         guesses: Literal["ngram"] | None = None if speculate is Speculation.OFF else "ngram"
-        return launch(prepared, progress=update, speculate=guesses)
+        return launch(prepared, progress=update, speculate=guesses, max_queue=max_queue)
 
 
 def _serve(
-    running: Running, prepared: Prepared, listener: Any, keys: list[str], entry: Entry, typed: str
+    running: Running, prepared: Prepared, listener: Any, info: dict[str, Any], limits: Any
 ) -> None:
+    """info, limits: see create_app."""
     from kt.server.app import create_app
+    from kt.server.sampling_defaults import from_checkpoint
     from kt.server.serve import serve
 
     render.log_to_stderr()
-    names = sorted({typed, entry.repo or typed} - {entry.name})
-    info = {"model": entry.name, "aliases": names, "plan": prepared.plan.to_json()}
-    app = create_app(running.engine, running.tokenizer, info, api_keys=keys)
+    defaults = from_checkpoint(prepared.checkpoint)
+    app = create_app(running.engine, running.tokenizer, info, defaults=defaults, **limits)
     serve(app, listener=listener, home=settings.load().home, ready=_ready)
 
 

@@ -76,13 +76,9 @@ def create_app(
 
 
 def _add_cors(app: FastAPI, origins: Sequence[str], api_keys: Sequence[str]) -> None:
+    check_cors(origins, api_keys)
     if not origins:
         return
-    if "*" in origins and not api_keys:
-        raise UsageError(
-            "with --cors '*' every web page could use this server",
-            hint="give it --api-key KEY, or name the origins",
-        )
     app.add_middleware(
         CORSMiddleware,
         allow_origins=list(origins),
@@ -90,6 +86,15 @@ def _add_cors(app: FastAPI, origins: Sequence[str], api_keys: Sequence[str]) -> 
         allow_headers=["*"],
         expose_headers=["x-request-id", "retry-after"],
     )
+
+
+def check_cors(origins: Sequence[str], api_keys: Sequence[str]) -> None:
+    """Raises UsageError for origins that would open the server to everybody."""
+    if "*" in origins and not api_keys:
+        raise UsageError(
+            "with --cors '*' every web page could use this server",
+            hint="give it --api-key KEY, or name the origins",
+        )
 
 
 def _add_information(
