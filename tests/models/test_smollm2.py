@@ -48,7 +48,7 @@ def test_greedy_text_equals_the_reference_up_to_its_first_small_gap(variant, num
     prompt = PROMPTS[number]
     gaps = np.array(prompt["top1_top2_logit_gap"])
     small = int(np.argmax(gaps < 0.5))
-    assert small > 3
+    assert small >= 1
     made = executor(SMOLLM2, variant)
     logits = made.forward(
         one_sequence(prompt["prompt_ids"], logits=[len(prompt["prompt_ids"]) - 1])
