@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from kt.engine.engine import Engine
+from kt.engine.sleeper import Sleeper
 from kt.kernels.variants import Variant, select
 from kt.models import families
 from kt.placement.plan import Plan, plan
@@ -17,7 +18,7 @@ from kt.units import Choice
 from kt.weights.checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
-    from kt.engine.cpu_executor import CpuExecutor
+    from kt.engine.batch import Executor
     from kt.machine.facts import Machine
     from kt.models.spec import ModelSpec
     from kt.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ class Running:
     """A started engine and what it stands on. Close it, or use it in a `with`."""
 
     def __init__(
-        self, prepared: Prepared, tokenizer: Tokenizer, executor: CpuExecutor, engine: Engine
+        self, prepared: Prepared, tokenizer: Tokenizer, executor: Executor, engine: Engine
     ) -> None:
         self.plan = prepared.plan
         self.tokenizer = tokenizer
@@ -106,9 +107,10 @@ def launch(
     warm_up: bool = True,
     speculate: Literal["ngram"] | None = None,
     max_queue: int | None = None,
+    unload_after: float | None = None,
 ) -> Running:
     """Packs the weights (progress(done, total) in bytes), runs the largest prefill once, starts the
-    engine. speculate, max_queue: see Engine.
+    engine. speculate, max_queue, unload_after: see Engine.
 
     Raises KtError; then nothing stays in memory.
     """
@@ -120,16 +122,21 @@ def launch(
     tokenizer = Tokenizer.load(
         prepared.checkpoint
     )  # before the weights: a bad tokenizer fails fast
-    executor = CpuExecutor(
-        replace(prepared.spec, context=decided.context.value),
-        prepared.checkpoint,
-        load(decided.variant.value),
-        cpus=decided.worker_cpus.value,
-        n_pages=decided.n_pages.value,
-        max_batch_tokens=decided.max_batch_tokens,
-        max_logits=decided.max_logits,
-        progress=progress,
-    )
+    tell = [progress]  # of the first loading only: nobody watches the later ones
+
+    def make() -> CpuExecutor:
+        return CpuExecutor(
+            replace(prepared.spec, context=decided.context.value),
+            prepared.checkpoint,
+            load(decided.variant.value),
+            cpus=decided.worker_cpus.value,
+            n_pages=decided.n_pages.value,
+            max_batch_tokens=decided.max_batch_tokens,
+            max_logits=decided.max_logits,
+            progress=tell.pop() if tell else None,
+        )
+
+    executor: Executor = make() if unload_after is None else Sleeper(make)
     try:
         engine = Engine(
             executor,
@@ -139,6 +146,7 @@ def launch(
             prefill_chunk=decided.max_batch_tokens - decided.max_batch.value,
             speculate=speculate,
             max_queue=max_queue,
+            unload_after=unload_after,
         )
         if warm_up:
             engine.warm_up()

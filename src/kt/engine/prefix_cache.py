@@ -70,6 +70,10 @@ class PrefixCache:
         for page in pages:
             self._forget(page)
 
+    def clear(self) -> None:
+        """Makes all pages unfindable."""
+        self.forget(list(self._keys))
+
     def _forget(self, page: int) -> None:
         key = self._keys.pop(page, None)
         if key is not None:

@@ -19,7 +19,8 @@ class Stats:
     pages_free counts every page that can be taken, pages_cached those that a prefix can be found
     in, free or in use. prompt_tokens includes cached_tokens, the ones that were found. Of
     draft_tokens, the guesses of prompt lookup that were checked, draft_accepted were right.
-    prefill_chunk: prompt tokens a step while answers are running.
+    prefill_chunk: prompt tokens a step while answers are running. loaded: False while the model
+    is out of memory because nobody asked for long.
     """
 
     running: int
@@ -38,6 +39,7 @@ class Stats:
     prefill_chunk: Choice[int]
     prefill_rate: float
     decode_rate: float
+    loaded: bool
 
 
 class Meter:
@@ -63,3 +65,13 @@ class Meter:
         recent = [entry for entry in list(self._seconds) if entry[0] > now - WINDOW_SECONDS]
         span = max(1.0, min(float(WINDOW_SECONDS), now - self._started))
         return sum(e[1] for e in recent) / span, sum(e[2] for e in recent) / span
+
+
+class Counters:
+    """What the engine's thread counts; other threads may read."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.requests = self.failures = 0
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+        self.draft_tokens = self.draft_accepted = 0
