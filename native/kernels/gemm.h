@@ -49,11 +49,16 @@ inline uint8_t *decoded_lines(int64_t bytes) {
   return memory.data();
 }
 
+// A panel pair of a matrix: what a unit of work reads. NULL past the last one.
+inline const uint8_t *pair_memory(const Matrix &m, int64_t pair) {
+  return pair < m.pairs() ? m.data + 2 * pair * m.panel.bytes : nullptr;
+}
+
 // Columns 32 pair .. 32 pair + 31 of rows [from, to): each(row, float32[32]) gets them. Columns
-// past n hold garbage.
+// past n hold garbage. ahead: the pair_memory of this worker's next call, fetched meanwhile.
 template <class Each>
 inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int64_t to,
-                     Each &&each) {
+                     const uint8_t *ahead, Each &&each) {
   const TileSet &tiles = kTiles[m.format];
   alignas(64) float out[kMaxTileRows * 32];
   const void *row[kMaxTileRows];
@@ -66,6 +71,8 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
     packed.meta[p] = packed.lines[p] + m.panel.line_bytes;
   }
   decoded = packed;
+  // One token over plain lines is a pure stream: the hardware fetches it as well.
+  if (!tiles.decode && to - from == 1) ahead = nullptr;
   if (tiles.decode && tile_height(to - from) < kDecoded) {
     const int64_t bytes = m.panel.blocks * tiles.decoded_block;
     uint8_t *lines = decoded_lines(2 * bytes);
@@ -80,6 +87,9 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
     for (int i = 0; i < count; i++) row[i] = rows[from + i];
     TileArgs &args = height < kDecoded ? decoded : packed;
     args.count = count;
+    args.ahead = ahead;
+    args.ahead_step = round_up(2 * m.panel.bytes / m.panel.blocks, 64);
+    ahead = nullptr;
     tiles.fn[height](args);
     if (m.scale != 1.0f)
       for (int i = 0; i < count * 32; i++) out[i] *= m.scale;

@@ -17,11 +17,18 @@ struct TileArgs {
   float *out;
   int count;  // rows, at most the tile's height
   bool accumulate;  // out is added to
+  // Memory that the next call reads, fetched into the second-level cache block by block; NULL:
+  // none.
+  const uint8_t *ahead;
+  int64_t ahead_step;  // bytes per block
 };
 using TileFn = void (*)(const TileArgs &);
 
-// Bytes ahead that a panel's lines are fetched, for the stream from DRAM.
-constexpr int64_t kPrefetch = 2048;
+inline void fetch_ahead(const TileArgs &g, int64_t b) {
+  if (!g.ahead) return;
+  const char *from = reinterpret_cast<const char *>(g.ahead) + b * g.ahead_step;
+  for (int64_t at = 0; at < g.ahead_step; at += 64) _mm_prefetch(from + at, _MM_HINT_T1);
+}
 
 template <class F>
 constexpr bool decodes() {
@@ -119,14 +126,12 @@ inline void tile_int(const TileArgs &g, int first) {
   vf sum[P][T];
   start_sums(g, first, sum);
   for (int64_t b = 0; b < g.blocks; b++) {
+    if (first == 0) fetch_ahead(g, b);
     VScales s[P];
     const uint8_t *lines[P];
     for (int p = 0; p < P; p++) {
       s[p] = S::load(g.meta[first + p], b);
       lines[p] = g.lines[first + p] + b * (Decoded ? 512 : F::kBlockBytes);
-      if constexpr (T == 1)
-        for (int at = 0; at < F::kBlockBytes; at += 64)
-          _mm_prefetch((const char *)lines[p] + at + kPrefetch, _MM_HINT_T0);
     }
     dot_group<F, Decoded, P, T, 0>(lines, a, b, s, sum);
     if constexpr (S::kGroup == 16) dot_group<F, Decoded, P, T, 1>(lines, a, b, s, sum);
@@ -168,13 +173,9 @@ inline void tile_half(const TileArgs &g, int first) {
   vf sum[P][T];
   start_sums(g, first, sum);
   const auto block = [&](int64_t b, vf(&into)[P][T]) {
+    if (first == 0) fetch_ahead(g, b);
     const uint8_t *lines[P];
-    for (int p = 0; p < P; p++) {
-      lines[p] = g.lines[first + p] + b * kBytes;
-      if constexpr (T == 1)
-        for (int at = 0; at < F::kBlockBytes; at += 64)
-          _mm_prefetch((const char *)lines[p] + at + kPrefetch, _MM_HINT_T0);
-    }
+    for (int p = 0; p < P; p++) lines[p] = g.lines[first + p] + b * kBytes;
     dot_half_block<F, Decoded, P, T>(lines, g, b, into);
   };
   if constexpr (F::kKind == Kind::kBf16) {
@@ -203,6 +204,7 @@ inline void tile_float(const TileArgs &g, int first) {
   constexpr bool kHalf = F::kKind == Kind::kF16;
 #pragma GCC unroll 2
   for (int64_t k = 0; k < g.blocks * kBlock; k++) {
+    if (first == 0 && k % kBlock == 0) fetch_ahead(g, k / kBlock);
     vf w[P];
     for (int p = 0; p < P; p++) {
       const uint8_t *at = g.lines[first + p] + k * (kHalf ? 32 : 64);

@@ -79,6 +79,7 @@ void tile_amx_int(const TileArgs &g) {
       }
   };
   for (int64_t b = 0; b < g.blocks; b++) {
+    fetch_ahead(g, b);
     const VScales s[2] = {S::load(g.meta[0], b), S::load(g.meta[1], b)};
     group_of(std::integral_constant<int, 0>(), b, s);
     if constexpr (kGroups == 2) group_of(std::integral_constant<int, 1>(), b, s);
@@ -104,6 +105,7 @@ void tile_amx_half(const TileArgs &g) {
     if (second) tile_store<2>(sums[2], 64), tile_store<3>(sums[3], 64);
   };
   const auto block = [&](int64_t b) {
+    fetch_ahead(g, b);
     const uint8_t *lines[2];
     for (int p = 0; p < 2; p++) {
       lines[p] = g.lines[p] + b * (Decoded ? 1024 : F::kBlockBytes);

@@ -122,18 +122,21 @@ KT_EXPORT int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_
 
 KT_EXPORT double kt_peak_rate(kt_pool *pool, int32_t kind, double seconds) {
   std::vector<double> rate(size_t(pool->pool->size()));
-  pool->pool->each([&](kt::Worker w) { rate[size_t(w.index)] = kt::peak_rate(kind, seconds); });
+  pool->pool->each([&](kt::Worker w) { rate[size_t(w.index)] = kt::peak_rate(kind, seconds); },
+                   true);
   double total = 0;
   for (double r : rate) total += r;
   return total;
 }
 KT_EXPORT double kt_read_rate(kt_pool *pool, const void *data, int64_t bytes, double seconds) {
   std::vector<double> rate(size_t(pool->pool->size()));
-  pool->pool->each([&](kt::Worker w) {
-    const int64_t part = bytes / w.count / 256 * 256;
-    rate[size_t(w.index)] =
-        kt::read_rate(static_cast<const uint8_t *>(data) + w.index * part, part, seconds);
-  });
+  pool->pool->each(
+      [&](kt::Worker w) {
+        const int64_t part = bytes / w.count / 256 * 256;
+        rate[size_t(w.index)] =
+            kt::read_rate(static_cast<const uint8_t *>(data) + w.index * part, part, seconds);
+      },
+      true);
   double total = 0;
   for (double r : rate) total += r;
   return total;

@@ -91,7 +91,6 @@ inline void Program::attention(Step &s, Worker w) {
   s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
     attention_input(s, runs_[size_t(unit / a.n_kv_heads)], int(unit % a.n_kv_heads));
   });
-  w.barrier();
 
   const int group = a.n_heads / a.n_kv_heads;
   const int64_t head_units = a.n_heads / unit_heads_;
@@ -155,7 +154,6 @@ inline void Program::attention(Step &s, Worker w) {
                    std::memcpy(p + 2, state.out + r * hp, size_t(hp) * 4);
                  });
     });
-    w.barrier();
     total = int64_t(blocks_.size()) * a.n_heads;
     s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
       const QueryBlock &b = blocks_[size_t(unit / a.n_heads)];
@@ -173,7 +171,6 @@ inline void Program::attention(Step &s, Worker w) {
     });
   }
   if (a.head_dim % 32 == 0) return;
-  w.barrier();
   const Slot &o = out(s);
   s.units[3].each(rows_, chunk_of(rows_, w.count), [&](int64_t row) {
     for (int64_t b = 0; b < o.stride / 32; b++)

@@ -1,6 +1,10 @@
 // Workers that run one job together. Between jobs they spin for some tens of microseconds, so that
 // the next step of a busy engine finds them awake, and then park in the kernel: an idle pool uses
 // no CPU.
+//
+// Nobody waits for a worker that has nothing in its hands. Work is handed out in units; a phase
+// ends when its units are done, and a worker that another process keeps off its core joins later or
+// not at all. So a busy neighbour costs its share of the machine, not a time slice at every phase.
 #pragma once
 #include <immintrin.h>
 #include <linux/futex.h>
@@ -34,6 +38,7 @@ inline int64_t now_ns() {
 class Gate {
  public:
   uint32_t value() const { return word_.load(std::memory_order_acquire); }
+  void reset() { word_.store(0, std::memory_order_relaxed); }
   void open() {
     word_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst)) futex_wake_all(&word_);
@@ -46,7 +51,6 @@ class Gate {
       }
       if (!start) start = now_ns();
       if (now_ns() - start > spin_ns) break;
-      sched_yield();  // the thread that brings the next job may be waiting for this very core
     }
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (word_.load(std::memory_order_seq_cst) == seen) futex_wait(&word_, seen);
@@ -54,18 +58,49 @@ class Gate {
   }
 
  private:
-  alignas(64) std::atomic<uint32_t> word_{0};
-  alignas(64) std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> word_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+
+// The units [0, total) of one phase: handed out in chunks to whoever asks next. Padded: the
+// counters of neighbouring phases do not share a cache line.
+class alignas(64) Units {
+ public:
+  // Before the workers start.
+  void reset() {
+    next_.store(0, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+    finished_.reset();
+  }
+  // Runs f(unit) for units until there are none left, and returns when all of them are done,
+  // whoever did them: what they wrote may then be read.
+  template <class F>
+  void each(int64_t total, int64_t chunk, F &&f) {
+    if (total <= 0) return;
+    for (;;) {
+      const int64_t from = next_.fetch_add(chunk, std::memory_order_relaxed);
+      if (from >= total) break;
+      const int64_t to = from + chunk < total ? from + chunk : total;
+      for (int64_t i = from; i < to; i++) f(i);
+      if (done_.fetch_add(to - from, std::memory_order_acq_rel) + to - from == total)
+        finished_.open();
+    }
+    finished_.wait_past(0, kPhaseSpin);
+  }
+
+ private:
+  static constexpr int64_t kPhaseSpin = 200000;  // ns, then another process has the core of a peer
+  std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+  Gate finished_;
 };
 
 class Pool;
 
 // One worker's view of a running job.
 struct Worker {
-  Pool *pool;
   int index;
-  int count;
-  inline void barrier();
+  int count;  // of the pool
 };
 
 class Pool {
@@ -89,34 +124,25 @@ class Pool {
   }
   int size() const { return size_; }
 
-  // Runs job(worker, context) on every worker and returns when all have finished.
-  void run(Job job, void *context) {
+  // Runs job(worker, context) and returns when every worker that started it has left it. A job of
+  // units is done when one worker has come to its end; all: every worker must run it.
+  void run(Job job, void *context, bool all) {
     job_ = job, context_ = context;
-    running_.store(uint32_t(size_), std::memory_order_relaxed);
+    to_finish_.store(all ? size_ : 1, std::memory_order_relaxed);
     const uint32_t seen = done_.value();
+    state_.store(0, std::memory_order_release);
     jobs_.open();
     done_.wait_past(seen, 0);
   }
   // The same for a callable.
   template <class F>
-  void each(F &&f) {
-    run([](Worker w, void *c) { (*static_cast<std::remove_reference_t<F> *>(c))(w); }, &f);
-  }
-
-  void barrier() {
-    const uint32_t seen = phase_.value();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == uint32_t(size_)) {
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.open();
-    } else {
-      phase_.wait_past(seen, kBarrierSpin);
-    }
+  void each(F &&f, bool all = false) {
+    run([](Worker w, void *c) { (*static_cast<std::remove_reference_t<F> *>(c))(w); }, &f, all);
   }
 
  private:
-  static constexpr int64_t kIdleSpin = 100000;  // ns a worker spins for the next job
-  static constexpr int64_t kBarrierSpin =
-      200000;  // ns, then another process has the core of a peer
+  static constexpr int64_t kIdleSpin = 50000;  // ns a worker spins for the next job
+  static constexpr uint32_t kClosed = 1u << 31;  // nobody else may start the job
 
   struct Start {
     Pool *pool;
@@ -140,11 +166,22 @@ class Pool {
   void loop(int index) {
     for (uint32_t seen = 0;;) {
       jobs_.wait_past(seen, kIdleSpin);
-      seen++;
+      seen = jobs_.value();
       if (stop_) return;
-      job_({this, index, size_}, context_);
-      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.open();
+      if (!enter()) continue;
+      job_({index, size_}, context_);
+      if (to_finish_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+        state_.fetch_or(kClosed, std::memory_order_acq_rel);
+      // The last to leave a closed job tells the caller.
+      if (state_.fetch_sub(1, std::memory_order_acq_rel) == (kClosed | 1u)) done_.open();
     }
+  }
+  // Counts this worker into the job, unless it is closed.
+  bool enter() {
+    uint32_t state = state_.load(std::memory_order_acquire);
+    while (!(state & kClosed))
+      if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) return true;
+    return false;
   }
 
   const int size_;
@@ -153,30 +190,10 @@ class Pool {
   std::atomic<bool> stop_{false};
   Job job_ = nullptr;
   void *context_ = nullptr;
-  Gate jobs_, done_, phase_;
-  alignas(64) std::atomic<uint32_t> running_{0};
-  alignas(64) std::atomic<uint32_t> arrived_{0};
-};
-
-inline void Worker::barrier() { pool->barrier(); }
-
-// Hands out [0, total) in chunks to whoever asks next. Padded: counters of neighbouring operations
-// do not share a cache line.
-class alignas(64) Units {
- public:
-  void reset() { next_.store(0, std::memory_order_relaxed); }
-  template <class F>
-  void each(int64_t total, int64_t chunk, F &&f) {
-    for (;;) {
-      const int64_t from = next_.fetch_add(chunk, std::memory_order_relaxed);
-      if (from >= total) return;
-      const int64_t to = from + chunk < total ? from + chunk : total;
-      for (int64_t i = from; i < to; i++) f(i);
-    }
-  }
-
- private:
-  std::atomic<int64_t> next_{0};
+  alignas(64) Gate jobs_;
+  alignas(64) Gate done_;
+  alignas(64) std::atomic<uint32_t> state_{kClosed};  // workers in the job, and kClosed
+  alignas(64) std::atomic<int> to_finish_{0};
 };
 
 }  // namespace kt

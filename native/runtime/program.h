@@ -1,5 +1,5 @@
-// The step program: a flat list of operations over value slots, run by all workers together with
-// one barrier between phases. No allocation, no Python and no locks in the loop.
+// The step program: a flat list of operations over value slots, run by all workers together, phase
+// by phase. No allocation, no Python and no locks in the loop.
 #pragma once
 #include <cstdio>
 #include <string>

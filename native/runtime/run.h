@@ -51,10 +51,7 @@ inline int32_t Program::forward(const kt_batch &batch, float *logits) {
 
 inline void Program::work(Worker w) {
   rope_tables(w);
-  for (size_t i = 0; i < n_steps_; i++) {
-    run(steps_[i], w);
-    w.barrier();
-  }
+  for (size_t i = 0; i < n_steps_; i++) run(steps_[i], w);
   leave_job();
 }
 
@@ -142,7 +139,7 @@ inline void Program::linear(Step &s, Worker w) {
     while (pair < first_pair[i]) i--;
     const int64_t p = pair - first_pair[i], columns = std::min<int64_t>(32, m[i].n - p * 32);
     multiply(m[i], p, x.rows(m[i].encoding), from, std::min(rows, from + block),
-             [&](int64_t row, const float *y) {
+             pair_memory(m[i], p + 1), [&](int64_t row, const float *y) {
                float *dst = o.row(row) + column[i] + p * 32;
                if (op.flags & KT_ADD)
                  for (int64_t c = 0; c < columns; c++) dst[c] += y[c];
@@ -166,11 +163,10 @@ inline void Program::route_rows(Step &s, Worker w) {
   s.units[0].each(rows_, chunk_of(rows_, w.count), [&](int64_t i) {
     route(r, in(s).row(i), scratch, ids_.data() + i * r.top_k, weights_.data() + i * r.top_k);
   });
-  w.barrier();
-  if (w.index == 0) {
+  s.units[1].each(1, 1, [&](int64_t) {
     top_k_ = r.top_k;
     group_by_expert();
-  }
+  });
 }
 
 // Counting sort of (row, choice) pairs by expert.
@@ -212,10 +208,10 @@ inline void Program::mlp(Step &s, Worker w) {
     const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
     alignas(64) float gated[240 * 32];
     multiply(gate, pair, {x.memory[gate.encoding].data(), x.row_bytes[gate.encoding], pick}, b.from,
-             b.to,
+             b.to, pair_memory(up, pair),
              [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
     multiply(up, pair, {x.memory[up.encoding].data(), x.row_bytes[up.encoding], pick}, b.from, b.to,
-             [&](int64_t i, const float *y) {
+             pair_memory(gate, pair + 1), [&](int64_t i, const float *y) {
                float *h = gated + (i - b.from) * 32;
                for (int c = 0; c < 32; c += 16)
                  vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
@@ -224,15 +220,15 @@ inline void Program::mlp(Step &s, Worker w) {
                             vf_load(h), vf_load(h + 16));
              });
   });
-  w.barrier();
 
   pairs = down0.pairs(), total = int64_t(blocks.size()) * pairs;
   float *slots_out = reinterpret_cast<float *>(expert_out_.data());
   s.units[1].each(total, chunk_of(total, w.count), [&](int64_t unit) {
     const ExpertBlock &b = blocks[size_t(unit / pairs)];
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, down0.n - pair * 32);
-    multiply(matrix_of(op.w[2], expert(b)), pair, {hidden_.data(), row_bytes, nullptr}, b.from,
-             b.to, [&](int64_t i, const float *y) {
+    const Matrix down = matrix_of(op.w[2], expert(b));
+    multiply(down, pair, {hidden_.data(), row_bytes, nullptr}, b.from, b.to,
+             pair_memory(down, pair + 1), [&](int64_t i, const float *y) {
                if (routed) {
                  std::memcpy(slots_out + i * o.stride + pair * 32, y, 128);
                  return;
@@ -242,7 +238,6 @@ inline void Program::mlp(Step &s, Worker w) {
              });
   });
   if (!routed) return;
-  w.barrier();
 
   // Combined in the order of the router's choice, whatever order the experts ran in.
   const int64_t strips = ceil_div(o.width, 512);
