@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -78,6 +78,10 @@ def run(
     speculate: Annotated[
         Speculation, typer.Option(help="Guess greedy answers' next tokens from their own text.")
     ] = Speculation.OFF,
+    unload_after: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Seconds without requests before memory is given back."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and load nothing.")
     ] = False,
@@ -127,7 +131,7 @@ def run(
         plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
         if dry_run:
             return
-        with _launch(prepared, speculate, max_queue) as running:
+        with _launch(prepared, speculate, max_queue, unload_after) as running:
             if prompt is not None:
                 _answer(running, prompt)
             else:
@@ -195,12 +199,19 @@ def _show_refused(problem: KtError, as_json: bool) -> None:
         render.json({"fits": False, "plan": problem.plan})
 
 
-def _launch(prepared: Prepared, speculate: Speculation, max_queue: int) -> Running:
+def _launch(
+    prepared: Prepared, speculate: Speculation, max_queue: int, unload_after: float | None
+) -> Running:
     from kt.engine.launch import launch
 
     with render.progress(f"Loading {prepared.name}") as update:
-        guesses: Literal["ngram"] | None = None if speculate is Speculation.OFF else "ngram"
-        return launch(prepared, progress=update, speculate=guesses, max_queue=max_queue)
+        return launch(
+            prepared,
+            progress=update,
+            speculate="ngram" if speculate is Speculation.NGRAM else None,
+            max_queue=max_queue,
+            unload_after=unload_after,
+        )
 
 
 def _serve(
