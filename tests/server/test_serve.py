@@ -20,9 +20,9 @@ from kt.errors import UsageError
 from kt.server import serve as serving
 from kt.server import state
 from tests.fakes import FakeExecutor
+from tests.installed import ROOT, environment
 from tests.server.harness import MODEL, events
 
-ROOT = Path(__file__).parents[2]
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
@@ -31,7 +31,7 @@ class Process:
 
     def __init__(self, home: Path, *options: str) -> None:
         command = [sys.executable, "-m", "tests.server.fake_server", str(home), *options]
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        env = environment(ROOT)
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=ROOT
         )

@@ -16,6 +16,9 @@ from typing import Any, Final
 from kt.server.tool_parsers import ToolForm
 from kt.server.tool_parsers.call import types_of
 
+MAX_CALLS: Final = 32
+"""Forced calls of one answer: a small model might never stop by itself."""
+
 # Models write JSON with these separators; free white space could go on for ever.
 _SPACES: Final = {
     "item_separator": ", ",
@@ -88,7 +91,8 @@ def calls(
         _harmony(lark, functions, answer)
         return lark.text()
     choices = " | ".join(f"call_{i}" for i in range(len(functions)))
-    more = f" ({lark.literal(form.joint)} call)*" if form.joint else " call*"
+    joint = lark.literal(form.joint) if form.joint else ""
+    more = f" ({joint} call){{0,{MAX_CALLS - 1}}}"
     parts = [lark.literal(form.first), f"call{more if parallel else ''}", lark.literal(form.last)]
     body = " ".join(part for part in parts if part and part != '""')
     lark.rule("start", "/[ \\n]{0,2}/ (calls | answer)" if answer else "/[ \\n]{0,2}/ calls")
