@@ -19,13 +19,10 @@ from kt.server.tool_parsers.call import types_of
 MAX_CALLS: Final = 32
 """Forced calls of one answer: a small model might never stop by itself."""
 
-# Models write JSON with these separators; free white space could go on for ever.
-_SPACES: Final = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-    "lenient": True,
-}
+JSON_STYLE: Final = {"whitespace_pattern": r"(\n[ ]{0,24}|[ ])?"}
+"""llguidance's options for JSON: one line or indented. Small models would fill an answer with white
+space if they could.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Lark:
         return name
 
     def json(self, name: str, schema: Mapping[str, Any]) -> str:
-        shown = {**schema, "x-guidance": _SPACES}
+        shown = {**schema, "x-guidance": {**JSON_STYLE, "lenient": True}}
         return self.rule(name, f"%json {json.dumps(shown, ensure_ascii=False)}")
 
     def free_text(self, name: str, end: str) -> str:
