@@ -19,9 +19,9 @@ from kt.server.tool_parsers.call import types_of
 MAX_CALLS: Final = 32
 """Forced calls of one answer: a small model might never stop by itself."""
 
-JSON_STYLE: Final = {"whitespace_pattern": r"(\n[ ]{0,24}|[ ])?"}
-"""llguidance's options for JSON: one line or indented. Small models would fill an answer with white
-space if they could.
+JSON_STYLE: Final = {"whitespace_pattern": "[ ]?"}
+"""llguidance's options for JSON: on one line, which takes the fewest tokens. Small models would fill
+an answer with white space if they could.
 """
 
 
