@@ -20,7 +20,7 @@ MAX_CALLS: Final = 32
 """Forced calls of one answer: a small model might never stop by itself."""
 
 JSON_STYLE: Final = {"whitespace_pattern": "[ ]?"}
-"""llguidance's options for JSON: on one line, which takes the fewest tokens. Small models would fill
+"""llguidance's options for JSON: on one line, the fewest tokens. Small models would fill
 an answer with white space if they could.
 """
 

@@ -56,7 +56,9 @@ def reserve(host: str, port: int, *, api_keys: Sequence[str] = ()) -> socket.soc
             hint=f"give it --api-key KEY, or listen on {DEFAULT_HOST}",
         )
     if not 0 <= port <= 65535:
-        raise UsageError(f"{port} is not a port", hint="Choose one from 1 to 65535, or 0 for a free one.")
+        raise UsageError(
+            f"{port} is not a port", hint="Choose one from 1 to 65535, or 0 for a free one."
+        )
     try:
         return _listen(host, port)
     except OSError as error:
