@@ -8,12 +8,14 @@ namespace kt {
 
 // Row n's part of the record of block b, for a source whose scales lie apart.
 template <class S>
-inline void put_scales(const kt_source &s, int64_t n, int64_t b, int r, uint8_t *meta) {
+inline void put_scales(const kt_source &s, int64_t n, int64_t k, int64_t b, int r, uint8_t *meta) {
   if (b % S::kSuper) return;
   uint8_t *record = meta + b / S::kSuper * S::kBytes;
   const int64_t row = n / s.scale_rows * s.scale_stride;
   for (int g = 0; g < 32 / std::min(S::kGroup, 32); g++) {
-    const int64_t at = row + (b * 32 + g * S::kGroup) / s.scale_k;
+    const int64_t first = b * 32 + g * S::kGroup;
+    if (first >= k) return;  // the second 16 K of a last block may not exist
+    const int64_t at = row + first / s.scale_k;
     const uint8_t *scales = static_cast<const uint8_t *>(s.scales);
     if (s.scale_type == KT_SCALE_BYTE) {
       record[g * 16 + r] = scales[at];
@@ -61,7 +63,7 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
         uint8_t q[32] = {};
         load_codes(source, n + r, b * 32, end, q);
         for (int i = 0; i < 32; i++) lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = q[i];
-        put_scales<typename F::Scales>(source, n + r, b, r, meta);
+        put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
       } else {
         uint8_t q[32];
         std::memset(q, F::kZeroLog2 > 0 && !F::Codes::kTable ? F::kZero : 0, 32);
@@ -71,7 +73,7 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
           decode_block(*blocks, row, b, r, meta, q);
         } else {
           load_codes(source, n + r, b * 32, end, q);
-          put_scales<typename F::Scales>(source, n + r, b, r, meta);
+          put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
         }
         F::Codes::scatter(lines, r, q);
       }
