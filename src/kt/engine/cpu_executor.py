@@ -9,8 +9,9 @@ import numpy as np
 
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
 from kt.engine.lowering import PackedMatrix, lower
+from kt.engine.sources import source_of
 from kt.errors import DoesNotFit
-from kt.kernels.library import Library, Source
+from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
@@ -183,8 +184,7 @@ class CpuExecutor:
             at += matrix.nbytes
 
     def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
-        tensor = matrix.tensors[index]
-        source = Source(tensor.data, tensor.encoding.id, tensor.data.size // matrix.n)
+        source = source_of(matrix.tensors[index], matrix.format)
         self._library.pack(self._pool, matrix.format, (matrix.n, matrix.k), source, target)
 
     def _build(self, spec: ModelSpec) -> tuple[Any, Any]:

@@ -169,12 +169,15 @@ class _Lowering:
             weight.format = self.library.format(matrix.format)
             weight.count, weight.n, weight.k = len(matrix.tensors), matrix.n, matrix.k
             weight.stride = matrix.stride
+            factors = _factors(matrix)
+            if factors is not None:
+                weight.scale = self.array(factors)
             matrix.weights.append(weight)
         self.program.operations.append(op)
         return op
 
     def matrix(self, tensors: Sequence[Tensor], packed_format: str = "") -> PackedMatrix:
-        packed_format = packed_format or tensors[0].encoding.packed_format
+        packed_format = packed_format or tensors[0].packed_format
         n, k = tensors[0].shape
         stride = self.lib.kt_packed_bytes(self.library.format(packed_format), n, k)
         matrix = PackedMatrix(tensors, packed_format, n, k, stride)
@@ -188,6 +191,14 @@ class _Lowering:
         array = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         self.program.keep.append(array)
         return self.ffi.cast("float *", array.ctypes.data)
+
+
+def _factors(matrix: PackedMatrix) -> list[float] | None:
+    """What multiplies each matrix beside its packed scales; None if nothing does."""
+    first = matrix.tensors[0].quant
+    if first is None or first.factor is None or matrix.format != first.packed_format:
+        return None  # or packed from float32 values, which have it
+    return [tensor.quant.factor_value() for tensor in matrix.tensors if tensor.quant]
 
 
 def _as_f32(tensor: Tensor) -> Tensor:

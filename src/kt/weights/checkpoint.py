@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kt.errors import ModelError
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
+from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
 from kt.weights.gguf_set import GgufSet, find_gguf
 from kt.weights.names import ignored, place
@@ -74,9 +76,13 @@ class Checkpoint:
         parts = self._experts.get(layer)
         if parts is None:
             raise ModelError(f"{self.path} has no experts for layer {layer}")
-        return expert_matrices(
+        matrices = expert_matrices(
             parts, part, layer=layer, model_type=str(self.config.get("model_type"))
         )
+        if len({matrix.packed_format for matrix in matrices}) > 1:
+            # One operation computes them all, in one format; float32 holds any of them exactly.
+            matrices = [replace(matrix, load_as="F32") for matrix in matrices]
+        return matrices
 
     def close(self) -> None:
         """Drops the tensors; the maps go with the last view of them."""
@@ -92,7 +98,7 @@ class Checkpoint:
                 f"{self.path}: kt does not know tensor {tensor.name!r} {list(tensor.shape)}",
                 hint="This is a model with parts that kt does not compute.",
             )
-        if not tensor.encoding.packed_format:
+        if not tensor.packed_format:
             raise ModelError(
                 f"{self.path}: tensor {tensor.name!r} has type {tensor.encoding.name}, "
                 f"which is not supported (supported: {', '.join(IMPLEMENTED)})",
@@ -107,7 +113,7 @@ class Checkpoint:
                 f"{self.path}: {table[key].name!r} and {tensor.name!r} are the same tensor"
             )
         table[key] = tensor
-        self.tensor_bytes += tensor.data.size
+        self.tensor_bytes += tensor.nbytes
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -148,7 +154,8 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     config = read_json(folder / "config.json")
-    return Checkpoint(folder, "safetensors", config, read_folder(folder).values())
+    tensors = assemble(folder, read_folder(folder), config)
+    return Checkpoint(folder, "safetensors", config, tensors)
 
 
 def read_json(path: Path) -> dict[str, Any]:
