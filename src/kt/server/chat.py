@@ -92,8 +92,11 @@ def _encode(
     # A model that may not call is not told of tools.
     tools = [] if body.tool_choice.type == "none" else [tool.for_template() for tool in body.tools]
     variables = body.template_variables()
-    if not profile.teaches:
-        return tokenizer.encode_chat(tool_prompt.explain(messages, tools), **variables)
+    form = profile.tools
+    if form is not None and not profile.remembers:
+        messages = [tool_prompt.as_text(message, form) for message in messages]
+    if form is not None and not profile.teaches:
+        return tokenizer.encode_chat(tool_prompt.explain(messages, tools, form), **variables)
     if tools:
         return tokenizer.encode_chat(messages, tools=tools, **variables)
     return tokenizer.encode_chat(messages, **variables)
