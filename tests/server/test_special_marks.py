@@ -106,9 +106,32 @@ def test_a_forced_call(harmony, thought):
     assert choice["message"].get("reasoning_content", "") == ("They ask." if thought else "")
 
 
-def test_an_answer_in_its_schema(harmony):
+@pytest.mark.parametrize("kind", ["", " <|constrain|>json"])
+def test_an_answer_in_its_schema(harmony, kind):
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    with harmony(THOUGHT + "<|channel|>final<|message|>") as server:
+    with harmony(THOUGHT + f"<|channel|>final{kind}<|message|>") as server:
         message = server.chat(response_format=wanted, seed=1).json()["choices"][0]["message"]
     assert message["reasoning_content"] == "They ask."
     assert json.loads(message["content"])["city"] in ("Paris", "Rome")
+
+
+def test_an_answer_that_matches_a_regular_expression(harmony):
+    with harmony(THOUGHT + "<|channel|>final<|message|>") as server:
+        message = server.chat(guided_regex="(yes|no)", seed=1).json()["choices"][0]["message"]
+    assert message["reasoning_content"] == "They ask."
+    assert message["content"] in ("yes", "no")
+
+
+def test_a_call_or_an_answer_in_its_schema(harmony):
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    for start in (
+        "<|channel|>final<|message|>",
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
+    ):
+        with harmony(start) as server:
+            choice = server.chat(tools=[TOOL], response_format=wanted, seed=1).json()["choices"][0]
+        message = choice["message"]
+        calls = message.get("tool_calls") or []
+        text = calls[0]["function"]["arguments"] if calls else message["content"]
+        assert bool(calls) == ("functions" in start)
+        assert json.loads(text)["city"] in ("Paris", "Rome")

@@ -105,7 +105,9 @@ def _encode(
 def _grammar(profile: Profile, body: ChatRequest, special: Mapping[str, int]) -> Grammar | None:
     asked = body.grammar(body.response_format)
     tools = body.callable_tools()
-    if not tools or (body.tool_choice.type == "auto" and asked is None):
+    answer = body.answer_schema(body.response_format)
+    in_channels = profile.harmony and answer is not None
+    if not in_channels and (not tools or (body.tool_choice.type == "auto" and asked is None)):
         return asked
     signatures = [grammars.Signature(t.function.name, t.function.parameters) for t in tools]
     text = grammars.calls(
@@ -113,7 +115,7 @@ def _grammar(profile: Profile, body: ChatRequest, special: Mapping[str, int]) ->
         signatures,
         special,
         parallel=body.parallel_tool_calls and body.tool_choice.function is None,
-        answer=body.answer_schema(body.response_format),
+        answer=answer,
     )
     return Grammar("lark", text)
 
@@ -125,7 +127,8 @@ def _grammar_after(profile: Profile, body: ChatRequest, prompt_end: str) -> str 
     if grammar is None and not forced:
         return None
     if profile.harmony:
-        # A grammar of calls covers the thought itself.
-        return None if body.callable_tools() else _HARMONY_ANSWER
+        # The grammar of calls and schemas covers the channels before the answer.
+        schema = body.answer_schema(body.response_format)
+        return None if body.callable_tools() or schema is not None else _HARMONY_ANSWER
     form = profile.reasoning
     return None if form is None or form.is_closed(prompt_end) else form.closing

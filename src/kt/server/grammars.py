@@ -169,4 +169,6 @@ def _harmony(lark: Lark, functions: Sequence[Signature], answer: Mapping[str, An
         lark.rule(f"call_{i}", f"{lark.literal(head)} {arguments}")
     if answer:
         schema = lark.json("schema", answer)
-        lark.rule("answer", f"{lark.literal('<|channel|>final<|message|>')} {schema}")
+        head, body = lark.literal("<|channel|>final"), lark.literal("<|message|>")
+        kind = f'" "? {lark.literal("<|constrain|>json")}'
+        lark.rule("answer", f"{head} ({kind})? {body} {schema}")
