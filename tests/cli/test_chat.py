@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from kt.server import state
+from tests import installed
+from tests.installed import PACKAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-KT = [sys.executable, "-m", "kt", "chat"]
+KT = [*installed.KT, "chat"]
 ANSWER = "Hello **world** 🙂\n\n1. one\n2. two\n"
 
 
@@ -27,7 +28,7 @@ def environment(home: Path) -> dict[str, str]:
     """One that holds what a test says, and no terminal settings of whoever runs it."""
     return {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYTHONPATH": f"{PACKAGES}:{ROOT}",
         "HOME": str(home),
         "KT_HOME": str(home),
         "TERM": "xterm",
@@ -396,7 +397,7 @@ def test_what_the_command_line_imports_at_first():
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=installed.environment(),
         check=True,
     )
     assert "chat" in done.stdout

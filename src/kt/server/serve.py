@@ -112,8 +112,8 @@ def serve(
     home: Path | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then lets answers finish for some seconds; a second signal
-    ends at once.
+    """Serves until SIGTERM, SIGINT or SIGHUP, then lets answers finish for some seconds; a second
+    signal ends at once.
 
     listener: what `reserve` gave (host and port are then unused). home: where the state file lives
     while the server runs. ready: called with the URL once requests are answered. Raises UsageError
@@ -177,8 +177,9 @@ class Server(uvicorn.Server):
         """Like uvicorn's, but no signal is raised again: the caller has an engine to close."""
         before = {}
         with suppress(ValueError):  # not in the main thread
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup kt run ...
+                    before[number] = signal.signal(number, self.handle_exit)
         try:
             yield
         finally:
