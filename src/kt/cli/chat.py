@@ -21,23 +21,33 @@ if TYPE_CHECKING:
 
 def chat(
     prompt: Annotated[
-        str | None, typer.Argument(help="One question; without it a conversation starts.")
+        str | None,
+        typer.Argument(metavar="QUESTION", help="One question; without it a conversation starts."),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="The server; default: the one running here.")
+        str | None, typer.Option(metavar="URL", help="The server; default: the one running here.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model's name; default: the first one served.")
+        str | None,
+        typer.Option(metavar="NAME", help="The model's name; default: the first one served."),
     ] = None,
-    system: Annotated[str, typer.Option(help="A system prompt.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=2, help="0: the best token always. Default: the model's, or 0.7."),
+        typer.Option(
+            min=0,
+            max=2,
+            metavar="T",
+            help="0: the best token always. Default: the model's, or 0.7.",
+        ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The longest answer, in tokens. Default: 2048.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="The longest answer, in tokens. Default: 2048."),
     ] = None,
-    api_key: Annotated[str | None, typer.Option(help="The server's key, if it has one.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The server's key, if it has one.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; docs/chat.md names its fields.")
     ] = False,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kt.errors import DoesNotFit, UsageError
 from kt.machine.facts import Machine
+from kt.machine.workers import limited
 from kt.models.spec import ModelSpec
 from kt.placement import budget
 from kt.placement.refusal import refuse
@@ -19,6 +20,8 @@ SPARE_LOGITS: Final = 32
 """Rows of a step with logits beside one a sequence: scored prompts, checked guesses."""
 GOOD_CONTEXT: Final = 4096
 """Below this much context the KV cache may take all that is left, not just half."""
+LEAST_ASKED: Final = 16
+"""A shorter context holds hardly a question, and no answer to it."""
 LEAST_CONTEXT: Final = 512
 """kt does not choose less than this by itself."""
 
@@ -97,7 +100,7 @@ def plan(
     )
     max_batch_tokens = PREFILL_CHUNK + batch.value
     max_logits = SPARE_LOGITS + batch.value
-    workers = _workers(machine, threads)
+    workers = limited(machine.worker_cpus, threads, f"--threads {threads}")
     parts = budget.weight_bytes(spec, checkpoint)
     parts["working"] = budget.working_bytes(
         spec,
@@ -135,9 +138,11 @@ def plan(
 def _context(spec: ModelSpec, asked: int | None, free_pages: int) -> Choice[int]:
     """How many positions a sequence may have; LEAST_CONTEXT if not even that fits."""
     if asked is not None:
-        if not 1 <= asked <= spec.context:
+        least = min(LEAST_ASKED, spec.context)
+        if not least <= asked <= spec.context:
+            why = "no answer fits into less" if asked < least else "the model has no more positions"
             raise UsageError(
-                f"--context {asked}: this model has positions 1 to {spec.context}",
+                f"--context {asked}: choose {least} to {spec.context}; {why}",
                 hint="Leave --context out to get as much as fits.",
             )
         return Choice(asked, "asked for")
@@ -171,17 +176,6 @@ def _pages(context: int, max_batch: int, room: int) -> Choice[int]:
 def _with_kv(parts: dict[str, int], kv: int) -> dict[str, int]:
     working, process = parts.pop("working"), parts.pop("process")
     return parts | {"kv_cache": kv, "working": working, "process": process}
-
-
-def _workers(machine: Machine, threads: int | None) -> Choice[tuple[int, ...]]:
-    found = machine.worker_cpus
-    if threads is None:
-        return found
-    if not 1 <= threads <= len(found.value):
-        raise UsageError(
-            f"--threads {threads}: this machine has 1 to {len(found.value)} for kt ({found.reason})"
-        )
-    return Choice(found.value[:threads], "asked for")
 
 
 def admit(weights: int, machine: Machine, model: str) -> None:
