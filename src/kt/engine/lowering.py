@@ -13,6 +13,7 @@ from kt.kernels.library import Library
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RouterSpec
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
+from kt.weights.packed_folder import is_packed
 from kt.weights.tensor import Tensor
 
 _SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "KT_SQRT_SOFTPLUS"}
@@ -36,6 +37,11 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         return self.stride * len(self.tensors)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the tensors are packed already, one behind the other."""
+        return is_packed(self.tensors[0])
 
 
 @dataclass(eq=False)
@@ -135,7 +141,8 @@ class _Lowering:
         router = self.checkpoint.tensor(f"layers.{index}.router")
         self.slot("router", spec.router.n_experts)
         # The choice of experts is decided in float32: rounding here would change which ones run.
-        self.op("LINEAR", "normed", "router", [self.matrix([_as_f32(router)], "F32")])
+        exact = router if is_packed(router) else _as_f32(router)
+        self.op("LINEAR", "normed", "router", [self.matrix([exact], "F32")])
         self.router(self.op("ROUTE", "router", "router"), spec.router)
         parts = [self.checkpoint.experts(index, part) for part in ("gate", "up", "down")]
         op = self.op("MLP", "normed", "hidden", [self.matrix(part) for part in parts])

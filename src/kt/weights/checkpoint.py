@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,12 @@ from kt.weights.expert_layout import expert_matrices
 from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
 from kt.weights.gguf_set import GgufSet, find_gguf
-from kt.weights.names import ignored, place
+from kt.weights.names import Place, ignored, place
+from kt.weights.packed_folder import is_packed_folder, packed_place, read_packed_folder
 from kt.weights.safetensors_file import is_safetensors_folder, read_folder
 from kt.weights.tensor import Tensor
 
-Kind = Literal["gguf", "safetensors"]
+Kind = Literal["gguf", "safetensors", "packed"]
 Parts = dict[tuple[str, int | None], Tensor]
 
 
@@ -26,8 +27,8 @@ class Checkpoint:
     """An opened checkpoint; its tensors are views of memory maps, so opening reads next to nothing.
 
     path: the file or folder. folder: where files beside the weights lie. config: as in config.json.
-    gguf_metadata: all of a GGUF file's metadata, else None. tensor_bytes: bytes of all tensors on
-    disk.
+    gguf_metadata: all metadata of the GGUF file that it is, or was converted from, else None.
+    tensor_bytes: bytes of all tensors on disk. place_of: what its tensors' names mean.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Checkpoint:
         config: dict[str, Any],
         tensors: Iterable[Tensor],
         gguf_metadata: Mapping[str, Any] | None = None,
+        place_of: Callable[[str], Place | None] = place,
     ) -> None:
         self.path = path
         self.folder = path if path.is_dir() else path.parent
@@ -46,6 +48,7 @@ class Checkpoint:
         self.tensor_bytes = 0
         self._roles: dict[str, Tensor] = {}
         self._experts: dict[int, Parts] = {}
+        self._place_of = place_of
         for tensor in tensors:
             self._place(tensor)
 
@@ -92,7 +95,7 @@ class Checkpoint:
     def _place(self, tensor: Tensor) -> None:
         if ignored(tensor.name):
             return
-        at = place(tensor.name)
+        at = self._place_of(tensor.name)
         if at is None:
             raise ModelError(
                 f"{self.path}: kt does not know tensor {tensor.name!r} {list(tensor.shape)}",
@@ -117,8 +120,8 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens a .gguf file (any part of a split), or a folder with one GGUF model or config.json and
-    safetensors.
+    """Opens a .gguf file (any part of a split), or a folder with one GGUF model, with config.json
+    and safetensors, or from `kt convert`.
 
     Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder
     with a choice.
@@ -127,6 +130,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise ModelError(f"{path} does not exist", hint="Check the path for a typing error.")
     if not path.is_dir():
         return _open_file(path)
+    if is_packed_folder(path):
+        return _open_packed(path)
     gguf = find_gguf(path)
     if not is_safetensors_folder(path):
         if gguf is None:
@@ -142,7 +147,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _open_file(path: Path) -> Checkpoint:
     if path.name.endswith((".safetensors", ".safetensors.index.json")):
-        return _open_folder(path.parent)
+        packed = is_packed_folder(path.parent)
+        return _open_packed(path.parent) if packed else _open_folder(path.parent)
     return _open_gguf(path)
 
 
@@ -150,6 +156,13 @@ def _open_gguf(path: Path) -> Checkpoint:
     files = GgufSet(path)
     config = hf_config(path, files.metadata, files.tensors)
     return Checkpoint(path, "gguf", config, files.tensors.values(), files.metadata)
+
+
+def _open_packed(folder: Path) -> Checkpoint:
+    packed = read_packed_folder(folder)
+    return Checkpoint(
+        folder, "packed", packed.config, packed.tensors, packed.gguf_metadata, packed_place
+    )
 
 
 def _open_folder(folder: Path) -> Checkpoint:
