@@ -80,7 +80,7 @@ class Quant:
         if self.scale_type == "BF16":
             return (raw.astype(np.uint32) << 16).view(np.float32)
         if self.scale_type == "E8M0":
-            values: F32 = np.ldexp(np.float32(1), raw.astype(np.int32) - 127)
+            values: F32 = np.ldexp(np.float32(1), np.minimum(raw, 254).astype(np.int32) - 127)
             return np.where(raw == 255, np.float32("nan"), values)
         if self.scale_type == "E4M3":
             codes: F32 = E4M3[raw]

@@ -15,7 +15,6 @@ from kt.errors import ModelError
 from kt.weights.fields import Fields
 from kt.weights.formats import awq, compressed, fp8, gptq, modelopt, mxfp4
 from kt.weights.formats.module import Module, Scheme
-from kt.weights.safetensors_file import IMPLEMENTED
 from kt.weights.tensor import Tensor
 
 SCHEMES: Final[dict[str, Callable[[Fields], Scheme]]] = {
@@ -28,6 +27,9 @@ SCHEMES: Final[dict[str, Callable[[Fields], Scheme]]] = {
     "mxfp4": mxfp4.scheme,
     "modelopt": modelopt.scheme,
 }
+
+_CODES: Final = ("F8_E4M3", "I8", "U8")
+"""Dtypes that mean nothing without a scale."""
 
 # Scales of activations and of cached keys and values: kt rounds neither to the formats they are
 # for.
@@ -79,8 +81,8 @@ def _modules(tensors: Mapping[str, Tensor], scheme: Scheme) -> tuple[list[Module
             modules.setdefault(base, Module(base, {})).parts[part] = tensor
     whole, rest = [], []
     for module in modules.values():
-        parts = module.parts
-        if parts.keys() == {"data"} and parts["data"].encoding.name in IMPLEMENTED:
+        parts, alone = module.parts, module.parts.keys() == {"data"}
+        if alone and module.name in tensors and parts["data"].encoding.name not in _CODES:
             rest.append(parts["data"])  # not quantised
         elif "data" in parts:
             whole.append(module)
