@@ -36,6 +36,9 @@ COMMANDS = {
     "models": Row("kt.cli.models", "models", "List the models known by name."),
     "run": Row("kt.cli.run", "run", "Load a model and serve it on this machine."),
     "chat": Row("kt.cli.chat", "chat", "Talk to a running model."),
+    "convert": Row(
+        "kt.cli.convert", "convert", "Convert a model into files that load at once anywhere."
+    ),
     "bench": Row(
         "kt.cli.bench", "bench", "Measure a model, or one layer, against the machine's limits."
     ),

@@ -58,6 +58,8 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
     ]
     render.facts(f"Plan for {plan.model}", rows, to=console)
     memory = [(PARTS[name], format_bytes(count)) for name, count in plan.parts.items()]
+    if plan.mapped_bytes:
+        memory.append(("of it mapped", f"{format_bytes(plan.mapped_bytes)} of the converted files"))
     memory.append(("in all", f"{format_bytes(plan.needed)} of {format_bytes(plan.usable.value)}"))
     render.table((("", "left"), ("", "left")), memory, title="Memory", to=console)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from kt.convert.destination import Destination
 from kt.convert.layout import FileLayout, Matrix, layout
 from kt.convert.packer import Packer, check_error, forget
 from kt.convert.source import describe, small_files
-from kt.convert.targets import SEARCHED, TARGETS
 from kt.errors import ModelError
 from kt.kernels.library import Library
 from kt.models import families
@@ -105,7 +105,7 @@ class Conversion:
         destination.begin()
         with Packer(library, threads) as packer:
             for file in left:
-                job = _FileJob(file, packer, lambda at, base=done: progress(base + at, self.nbytes))
+                job = _FileJob(file, packer, partial(_advance, progress, done, self.nbytes))
                 digest = destination.write(file.name, file.nbytes, job.parts())
                 record = {"bytes": file.nbytes, "sha256": digest, "matrices": job.records}
                 destination.record(file.name, record)
@@ -115,6 +115,10 @@ class Conversion:
             destination.write(name, len(content), [content])
         destination.files = {file.name: destination.files[file.name] for file in self.files}
         destination.finish()
+
+
+def _advance(progress: Progress, before: int, total: int, at: int) -> None:
+    progress(before + at, total)
 
 
 class _FileJob:
@@ -171,10 +175,3 @@ def _record(matrix: Matrix, errors: list[list[float]]) -> dict[str, Any]:
 
 def _relative(error: float, norm: float) -> float:
     return float(f"{(error / norm) ** 0.5:.4g}") if norm else 0.0
-
-
-def settings_note(target: str) -> str:
-    """A word about what the target leaves out."""
-    if TARGETS[target] in SEARCHED:
-        return "Embeddings and output head get 8 bits; routers stay float32."
-    return "Routers stay float32."

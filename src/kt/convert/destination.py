@@ -1,8 +1,8 @@
 """The folder of a conversion: whose it is, what is finished in it, and how files come into it.
 
-Every file is written as NAME.partial, forced to the disk, read back, and renamed. kt_conversion.json
-lists the finished ones; it becomes kt_manifest.json at the end. So a conversion can be killed at any
-moment and continued, and no reader ever sees half of anything.
+Every file is written as NAME.partial, forced to the disk, read back, and renamed.
+kt_conversion.json lists the finished ones; it becomes kt_manifest.json at the end. So a conversion
+can be killed at any moment and continued, and no reader ever sees half of anything.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from kt.convert.targets import packed_format
 from kt.errors import ModelError
@@ -55,8 +55,9 @@ class FileLayout:
     @cached_property
     def header(self) -> bytes:
         """The safetensors header, its length in front and padded to whole lines of 64 bytes."""
-        at, table = 0, {}
-        entries = [(m.name, "U8", (m.nbytes,), m.nbytes) for m in self.matrices]
+        at, table = 0, dict[str, Any]()
+        entries: list[tuple[str, str, tuple[int, ...], int]] = []
+        entries += [(m.name, "U8", (m.nbytes,), m.nbytes) for m in self.matrices]
         for name, tensor in zip(self.vector_names, self.vectors, strict=True):
             entries.append((name, "F32", tensor.shape, 4 * prod(tensor.shape)))
         for name, dtype, shape, nbytes in entries:

@@ -1,4 +1,4 @@
-"""How far a conversion is from its source, by layer and for the worst tensors; and its checksums."""
+"""How far a conversion is from its source, by layer and for the worst tensors; its checksums."""
 
 from __future__ import annotations
 

@@ -82,5 +82,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(f"metadata of type {type(value).__name__}")
-
-

@@ -32,8 +32,9 @@ class Plan:
 
     parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what
     is needed. source_bytes: the model's files, mapped while weights are packed; such pages are
-    dropped by the kernel when memory is short, so they are not counted. n_pages: KV pages of
-    PAGE_TOKENS positions, shared by all sequences.
+    dropped by the kernel when memory is short, so they are not counted. mapped_bytes: how much of
+    the weights is used where a converted model's files are mapped; it is among the parts. n_pages:
+    KV pages of PAGE_TOKENS positions, shared by all sequences.
     """
 
     model: str
@@ -47,6 +48,7 @@ class Plan:
     max_logits: int
     parts: dict[str, int]
     source_bytes: int
+    mapped_bytes: int
     usable: Choice[int]
 
     @property
@@ -74,6 +76,7 @@ class Plan:
                 "usable_reason": self.usable.reason,
                 "parts": dict(self.parts),
                 "source_bytes": self.source_bytes,
+                "mapped_bytes": self.mapped_bytes,
             },
         }
 
@@ -109,6 +112,7 @@ def plan(
         threads=len(workers.value),
     )
     parts["process"] = budget.PROCESS_BYTES
+    converted = checkpoint.kind == "packed"
     usable = Choice(machine.memory.usable, machine.memory.usable_reason)
     page = budget.page_bytes(spec)
     free_pages = (usable.value - sum(parts.values())) // page
@@ -127,7 +131,8 @@ def plan(
         max_batch_tokens=max_batch_tokens,
         max_logits=max_logits,
         parts=parts,
-        source_bytes=checkpoint.tensor_bytes,
+        source_bytes=0 if converted else checkpoint.tensor_bytes,
+        mapped_bytes=checkpoint.tensor_bytes if converted else 0,
         usable=usable,
     )
     if result.needed > usable.value:

@@ -1,8 +1,8 @@
 """A folder that `kt convert` wrote: packed matrices in safetensors files, mapped as they are.
 
 A matrix, or all experts of a part one behind the other, is a U8 tensor named by its role; vectors
-are F32 tensors. kt_manifest.json says what the bytes mean (docs/convert.md). The manifest is written
-last, so a folder without one is not finished.
+are F32 tensors. kt_manifest.json says what the bytes mean (docs/convert.md). It is written last, so
+a folder without it is not finished.
 """
 
 from __future__ import annotations
