@@ -122,7 +122,7 @@ class RecordingTokenizer(TextTokenizer):
         self.messages: list[dict[str, object]] = []
         self.kwargs: dict[str, object] = {}
 
-    def encode_chat(self, messages, **kwargs):
+    def encode_chat(self, messages, *, limit=None, **kwargs):
         self.messages, self.kwargs = messages, kwargs
         return super().encode_chat(messages)
 

@@ -49,9 +49,13 @@ class Turn:
         return self.profile.parser(self.tools, thinking=self.thinking)
 
 
-def prepare(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> Turn:
-    """Renders, encodes, and finds out what to expect. Raises KtError with the template's words."""
-    ids = prompt_ids(tokenizer, profile, body)
+def prepare(
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, limit: int | None = None
+) -> Turn:
+    """Renders, encodes, and finds out what to expect. limit: of the prompt's tokens. Raises KtError
+    with the template's words, or TextTooLong.
+    """
+    ids = prompt_ids(tokenizer, profile, body, limit)
     end = tokenizer.decode(ids[-_END_TOKENS:], skip_special=False)
     callable_ = body.callable_tools()
     form = profile.reasoning
@@ -67,31 +71,33 @@ def prepare(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> Turn:
     )
 
 
-def prompt_ids(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> list[int]:
+def prompt_ids(
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, limit: int | None = None
+) -> list[int]:
     """The conversation through the chat template.
 
     Most templates expect the arguments of earlier calls as objects, some as text: if one fails over
     the former, it gets the latter.
     """
     try:
-        return _encode(tokenizer, profile, body, parsed=True)
+        return _encode(tokenizer, profile, body, limit, parsed=True)
     except KtError:
         if not any(message.tool_calls for message in body.messages):
             raise
         try:
-            return _encode(tokenizer, profile, body, parsed=False)
+            return _encode(tokenizer, profile, body, limit, parsed=False)
         except KtError:
             pass
         raise
 
 
 def _encode(
-    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, *, parsed: bool
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, limit: int | None, *, parsed: bool
 ) -> list[int]:
     messages = [message.for_template(parsed=parsed) for message in body.messages]
     # A model that may not call is not told of tools.
     tools = [] if body.tool_choice.type == "none" else [tool.for_template() for tool in body.tools]
-    variables = body.template_variables()
+    variables = {**body.template_variables(), "limit": limit}
     form = profile.tools
     if form is not None and not profile.remembers:
         messages = [tool_prompt.as_text(message, form) for message in messages]

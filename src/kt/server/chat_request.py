@@ -17,7 +17,7 @@ MAX_TEMPLATE_CHARACTERS = 16384
 MAX_TEMPLATE_DEPTH = 8
 # What kt itself hands to the template.
 RESERVED = frozenset(
-    {"self", "messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}
+    {"self", "messages", "tools", "add_generation_prompt", "limit", "bos_token", "eos_token"}
 )
 
 
