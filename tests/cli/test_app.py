@@ -197,7 +197,7 @@ def test_what_the_encoding_lacks_is_shown_as_a_question_mark(encoding: dict[str,
 
 @pytest.mark.parametrize("encoding", [{}, ASCII])
 def test_prose_in_arguments_is_utf_8(encoding: dict[str, str]) -> None:
-    code = "import sys\nfrom kt.cli import words\nprint(ascii(words.argument(sys.argv[1])))"
+    code = "import sys\nfrom kt import words\nprint(ascii(words.typed(sys.argv[1])))"
     done = subprocess.run(
         [sys.executable, "-c", code, "héllo 🙂"],
         capture_output=True,

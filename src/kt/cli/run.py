@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kt import catalog, settings
-from kt.cli import plan_view, render, runnable, words
+from kt import catalog, settings, words
+from kt.cli import plan_view, render, runnable
 from kt.errors import UsageError
 from kt.units import format_bytes
 
@@ -121,7 +121,7 @@ def run(
 
     wanted = settings.load()
     if prompt is not None:
-        prompt = words.argument(prompt)
+        prompt = words.typed(prompt)
         if not prompt.strip():
             raise UsageError("the prompt is empty", hint='kt run MODEL --prompt "one question"')
     forms = {"tool_form": tool_form, "reasoning_form": reasoning_form}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import locale
-import os
 
 
-def argument(text: str) -> str:
-    """A command-line argument that is prose. Where the locale cannot read its bytes, they are taken
-    as UTF-8; a path must stay as it came.
+def typed(text: str) -> str:
+    """Prose from the command line or the keyboard. Bytes that the locale cannot read, which Python
+    hides in surrogates, are taken as UTF-8. Not for paths: they must stay as they came.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
-        return piped(os.fsencode(text))
+        return piped(text.encode("utf-8", "surrogateescape"))
     return text
 
 
