@@ -33,6 +33,18 @@ inline float e4m3_to_float(uint8_t code) {
                                            : std::ldexp(float(m), -9);
   return code & 0x80 ? -size : size;
 }
+inline uint8_t float_to_e4m3(float x) {  // to nearest even; what is too large becomes 448
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  const uint8_t sign = uint8_t(u >> 24 & 0x80);
+  u &= 0x7fffffff;
+  if (u > 0x7f800000) return sign | 0x7f;
+  const float size = std::fabs(x);
+  if (size < 0.015625f) return uint8_t(sign | int(std::nearbyint(size * 512)));
+  if (size >= 448) return sign | 0x7e;
+  u += 0x7ffff + (u >> 20 & 1);
+  return uint8_t(sign | (((u >> 23) - 120) << 3 | (u >> 20 & 7)));
+}
 inline uint16_t load_u16(const uint8_t *p) {
   uint16_t x;
   std::memcpy(&x, p, 2);

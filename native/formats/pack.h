@@ -2,18 +2,20 @@
 #pragma once
 #include <algorithm>
 
-#include "sources.h"
+#include "search.h"
 
 namespace kt {
 
 // Row n's part of the record of block b, for a source whose scales lie apart.
 template <class S>
-inline void put_scales(const kt_source &s, int64_t n, int64_t b, int r, uint8_t *meta) {
+inline void put_scales(const kt_source &s, int64_t n, int64_t k, int64_t b, int r, uint8_t *meta) {
   if (b % S::kSuper) return;
   uint8_t *record = meta + b / S::kSuper * S::kBytes;
   const int64_t row = n / s.scale_rows * s.scale_stride;
   for (int g = 0; g < 32 / std::min(S::kGroup, 32); g++) {
-    const int64_t at = row + (b * 32 + g * S::kGroup) / s.scale_k;
+    const int64_t first = b * 32 + g * S::kGroup;
+    if (first >= k) return;  // the second 16 K of a last block may not exist
+    const int64_t at = row + first / s.scale_k;
     const uint8_t *scales = static_cast<const uint8_t *>(s.scales);
     if (s.scale_type == KT_SCALE_BYTE) {
       record[g * 16 + r] = scales[at];
@@ -38,12 +40,58 @@ inline void pack_floats(const float *x, uint8_t *lines, int r) {
   }
 }
 
+inline void load_floats(const kt_source &s, int64_t n, int64_t first, int64_t end, float *x) {
+  const uint8_t *row = static_cast<const uint8_t *>(s.data) + n * s.row_bytes;
+  for (int64_t k = first; k < end; k++) x[k - first] = load_float(s.encoding, row, k);
+}
+
+// FP8 codes of 32 K of row n; a scale per 128 K puts their largest value on 448.
+inline void quantise_fp8(const kt_source &s, int64_t n, int64_t b, int64_t k, int r, uint8_t *meta,
+                         uint8_t *q) {
+  uint8_t *record = meta + b / 4 * ScalesF32<4>::kBytes + r * 4;
+  if (b % 4 == 0) {
+    float x[128] = {}, peak = 0;
+    load_floats(s, n, b * 32, std::min(k, b * 32 + 128), x);
+    for (float v : x) peak = std::fabs(v) > peak ? std::fabs(v) : peak;
+    store_f32(record, peak / 448);
+  }
+  const float scale = load_f32(record), inverse = scale > 0 ? 1 / scale : 0;
+  float x[32] = {};
+  load_floats(s, n, b * 32, std::min(k, b * 32 + 32), x);
+  for (int i = 0; i < 32; i++) q[i] = float_to_e4m3(x[i] * inverse);
+}
+
+// A panel of 4-bit codes from floats, by search.
+template <class F>
+inline void pack_searched(int format, const kt_source &source, int64_t n, int rows, int64_t k,
+                          uint8_t *panel) {
+  const PanelLayout p = panel_layout<F>(k);
+  std::memset(panel, 0, size_t(p.bytes));
+  for (int64_t b = 0; b < p.blocks; b++) {
+    const int64_t end = std::min(k, b * 32 + 32);
+    SearchBlock block = {};
+    for (int64_t i = b * 32; i < end; i++)
+      block.weight[i - b * 32] = source.importance ? source.importance[i] : 1;
+    for (int r = 0; r < rows; r++) {
+      float x[32] = {};
+      load_floats(source, n + r, b * 32, end, x);
+      for (int i = 0; i < 32; i++) block.x[i][r] = x[i];
+    }
+    uint8_t q[kPanel][32];
+    search_block(format, block, b, rows, panel + p.line_bytes, q);
+    for (int r = 0; r < rows; r++) F::Codes::scatter(panel + b * F::kBlockBytes, r, q[r]);
+  }
+}
+
 // Codes of rows n .. n + rows of the source; the rows and columns beyond it are zero.
 template <class F>
 inline void pack_panel(int format, const kt_source &source, int64_t n, int rows, int64_t k,
                        uint8_t *panel) {
-  const PanelLayout p = panel_layout<F>(k);
   const bool floats = is_float_source(source.encoding);
+  if constexpr (F::kKind == Kind::kInt)
+    if (floats && source.search && format != KT_I8_G32)
+      return pack_searched<F>(format, source, n, rows, k, panel);
+  const PanelLayout p = panel_layout<F>(k);
   const BlockSource *blocks = block_source(source.encoding);
   uint8_t *meta = panel + p.line_bytes;
   std::memset(panel, 0, size_t(p.bytes));
@@ -53,15 +101,18 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
       uint8_t *lines = panel + b * F::kBlockBytes;
       const int64_t end = std::min(k, b * 32 + 32);
       float x[32] = {};
-      if (floats)
-        for (int64_t i = b * 32; i < end; i++) x[i - b * 32] = load_float(source.encoding, row, i);
+      if (floats) load_floats(source, n + r, b * 32, end, x);
       if constexpr (!has_scales<F>()) {
         pack_floats<F>(x, lines, r);
       } else if constexpr (F::kKind == Kind::kFp8) {
         uint8_t q[32] = {};
-        load_codes(source, n + r, b * 32, end, q);
+        if (floats) {
+          quantise_fp8(source, n + r, b, k, r, meta, q);
+        } else {
+          load_codes(source, n + r, b * 32, end, q);
+          put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
+        }
         for (int i = 0; i < 32; i++) lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = q[i];
-        put_scales<typename F::Scales>(source, n + r, b, r, meta);
       } else {
         uint8_t q[32];
         std::memset(q, F::kZeroLog2 > 0 && !F::Codes::kTable ? F::kZero : 0, 32);
@@ -71,7 +122,7 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
           decode_block(*blocks, row, b, r, meta, q);
         } else {
           load_codes(source, n + r, b * 32, end, q);
-          put_scales<typename F::Scales>(source, n + r, b, r, meta);
+          put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
         }
         F::Codes::scatter(lines, r, q);
       }
@@ -82,8 +133,8 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
 // Whether a source can be packed into a format.
 inline bool can_pack(int format, const kt_source &s, int64_t k) {
   if (is_float_source(s.encoding))
-    return format == KT_F32 || format == KT_F16 || format == KT_BF16 || format == KT_I8_G32 ||
-           format == KT_I4_G32 || format == KT_I4_G32M;
+    return format == KT_F32 || format == KT_F16 || format == KT_BF16 || format == KT_F8_G128 ||
+           format == KT_I8_G32 || format == KT_I4_G32 || format == KT_I4_G32M;
   if (const BlockSource *blocks = block_source(s.encoding))
     return blocks->format == format && k % blocks->k == 0;
   if (!s.scales || s.scale_rows < 1 || s.scale_k < 1) return false;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "../include/kt.h"
+#include "math.h"
 
 namespace kt {
 namespace sampling {
@@ -32,6 +33,7 @@ constexpr int kLanes = 8;
 #endif
 typedef float floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t ints __attribute__((vector_size(4 * kLanes)));
+typedef double doubles __attribute__((vector_size(8 * kLanes)));
 
 constexpr int kUnit = 4 * kLanes; /* rows of weights are padded to this */
 constexpr int kBlock = 1024; /* elements summed in float32 before they join a double */
@@ -82,42 +84,50 @@ inline floats load(const float *from) {
 
 inline int32_t pad(int32_t n, int32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-/* The last, incomplete vector of n elements at `from`, filled up with `rest`. */
-inline floats load_tail(const float *from, int n, float rest) {
-  floats v = rest - floats{};
-  std::memcpy(&v, from, static_cast<size_t>(n) * sizeof(float));
-  return v;
-}
+inline void add(doubles &total, floats v) { total += __builtin_convertvector(v, doubles); }
 
-inline double sum(floats v) {
-  double part[kLanes];
-  for (int i = 0; i < kLanes; ++i) part[i] = double{v[i]};
+inline double sum(const doubles &lanes) {
+  doubles v = lanes;
   for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) part[i] += part[i + half];
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
   }
-  return part[0];
+  return v[0];
 }
 
-/* e^x for x <= 0 within 2 ulp; 0 below -87, -infinity included. x = n ln 2 + r, a polynomial in r
- * (Cephes expf), and n added to the exponent. */
-inline floats exp(floats x) {
-  const ints underflow = x < -87.0f;
-  x = underflow ? floats{} : x;
-  const floats shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds, n in the low bits */
-  const floats n = shifted - 12582912.0f;
-  const floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  ints bits, exponent;
-  std::memcpy(&bits, &p, sizeof p);
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  bits += exponent << 23;
-  std::memcpy(&p, &bits, sizeof p);
-  return underflow ? floats{} : p;
+constexpr int kWide = 16; /* lanes of vf, the arithmetic of the other kernels */
+
+/* e^x for x <= 0 within 2 ulp; 0 below -87.7, -infinity included. x = n ln 2 + r, a polynomial in r
+ * (Cephes expf), times 2^n, whose exponent field is empty for the smallest n. */
+inline vf exp(vf x) {
+  x = vf_max(x, vf_set1(-88.03f));
+  const vi n = vi_round(vf_mul(x, vf_set1(1.44269504f)));
+  const vf nf = vf_from(n);
+  const vf r = vf_fma(nf, vf_set1(2.12194440e-4f), vf_fma(nf, vf_set1(-0.693359375f), x));
+  vf p = vf_fma(r, vf_set1(1.9875691500e-4f), vf_set1(1.3981999507e-3f));
+  p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+  p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+  p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+  p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+  p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
+  return vf_mul(p, vf_bits(vi_shl<23>(vi_add(n, vi_set1(127)))));
+}
+
+inline void add(doubles &total, vf v) {
+  float lanes[kWide];
+  vf_store(lanes, v);
+  for (int i = 0; i < kWide; i += kLanes) add(total, load(lanes + i));
+}
+
+/* Calls each(i, v) for vectors of kWide elements x[i] ..; the last is filled up with -infinity. */
+template <class Each>
+void for_each_wide(const float *x, int32_t start, int32_t end, Each each) {
+  int32_t i = start;
+  for (; i + kWide <= end; i += kWide) each(i, vf_load(x + i));
+  if (i == end) return;
+  float rest[kWide];
+  std::fill(rest, rest + kWide, -kInfinity);
+  std::memcpy(rest, x + i, static_cast<size_t>(end - i) * sizeof(float));
+  each(i, vf_load(rest));
 }
 
 inline float maximum(const float *x, int32_t n) {
@@ -149,16 +159,15 @@ inline int32_t argmax(const float *x, int32_t n) {
  * ---------------------------------------------------------*/
 inline double log_sum_exp(const float *x, int32_t n) {
   const float top = maximum(x, n);
-  double total = 0;
+  doubles total{};
   for (int32_t start = 0; start < n; start += kBlock) {
     const int32_t end = std::min(start + kBlock, n);
-    floats part{};
-    int32_t i = start;
-    for (; i + kLanes <= end; i += kLanes) part += exp(load(x + i) - top);
-    if (i < end) part += exp(load_tail(x + i, end - i, -kInfinity) - top);
-    total += sum(part);
+    vf part = vf_zero();
+    for_each_wide(x, start, end,
+                  [&](int32_t, vf v) { part = vf_add(part, exp(vf_sub(v, vf_set1(top)))); });
+    add(total, part);
   }
-  return double{top} + std::log(total);
+  return double{top} + std::log(sum(total));
 }
 
 /* Ids of the `count` largest, best first, lowest index first among equals. */
@@ -256,31 +265,34 @@ inline Cut stricter(Cut a, Cut b) {
   return a.index < b.index ? a : b;
 }
 
-struct Amount {
-  double mass;
-  int32_t count;
+/* What a filter counts up to: elements, or their weight. */
+struct Count {
+  static floats of(floats) { return 1.0f - floats{}; }
+  static double one(float) { return 1.0; }
+  static double most(double amount, float) { return amount; }
+};
+struct Mass {
+  static floats of(floats v) { return v; }
+  static double one(float weight) { return double{weight}; }
+  static double most(double amount, float least) { return amount / double{least}; }
 };
 
-/* Of the elements above `bound`. n is a multiple of 4 vectors. */
-inline Amount above(const float *weights, int32_t n, float bound) {
-  Amount total = {0.0, 0};
+/* The amount of what weighs more than `bound`. n is a multiple of 4 vectors. */
+template <class Measure>
+double above(const float *weights, int32_t n, float bound) {
+  doubles total{};
   for (int32_t start = 0; start < n; start += kBlock) {
     const int32_t end = std::min(start + kBlock, n);
-    floats mass[4] = {};
-    ints count[4] = {};
+    floats part[4] = {};
     for (int32_t i = start; i < end; i += 4 * kLanes) {
       for (int j = 0; j < 4; ++j) {
         const floats v = load(weights + i + j * kLanes);
-        const ints over = v > bound;
-        mass[j] += over ? v : floats{};
-        count[j] -= over;
+        part[j] += v > bound ? Measure::of(v) : floats{};
       }
     }
-    total.mass += sum((mass[0] + mass[1]) + (mass[2] + mass[3]));
-    const ints counts = (count[0] + count[1]) + (count[2] + count[3]);
-    for (int j = 0; j < kLanes; ++j) total.count += counts[j];
+    add(total, (part[0] + part[1]) + (part[2] + part[3]));
   }
-  return total;
+  return sum(total);
 }
 
 inline float from_bits(uint32_t bits) {
@@ -316,133 +328,140 @@ void for_each_between(const float *weights, int32_t n, float low, float high, Ta
   }
 }
 
-/* Bounds of a cut: what lies above low reaches the goal, what lies above high does not. Positive
- * floats sort like their bits, and weights lie in [0, 1]. */
-struct Bracket {
-  uint32_t low = 0, high = 0x3F800000u;
-  Amount over_low, over_high = {0.0, 0};
-};
-
-/* One step: which side of `probe` the cut is on. */
+/* Bounds of a cut: the amount above low reaches the goal, that above high does not. Positive floats
+ * sort like their bits, and weights lie in [0, 1]. */
 template <class Measure>
-void close_in(Bracket &b, const float *weights, int32_t n, double goal, uint32_t probe,
-              Measure measure) {
-  const Amount over = above(weights, n, from_bits(probe));
-  const bool reached = measure(over) >= goal;
-  (reached ? b.low : b.high) = probe;
-  (reached ? b.over_low : b.over_high) = over;
-}
+struct Bracket {
+  const float *weights;
+  int32_t n;
+  double goal, over_low; /* at first the amount of everything */
+  double over_high = 0;
+  uint32_t low = 0, high = 0x3F800000u;
+
+  /* Whether more than `few` elements may lie between the bounds, and a bound can be moved. */
+  bool open(double few) const {
+    return high - low > 1 &&
+           (low == 0 || Measure::most(over_low - over_high, from_bits(low)) > few);
+  }
+  void close_in(uint32_t probe) {
+    const double over = above<Measure>(weights, n, from_bits(probe));
+    const bool reached = over >= goal;
+    (reached ? low : high) = probe;
+    (reached ? over_low : over_high) = over;
+  }
+  uint32_t middle() const { return low + (high - low) / 2; }
+};
 
 /* Where the cut lies in an evenly spread sample of the row, as the bits of a weight. share: the
  * goal's part of everything. */
 template <class Measure>
-uint32_t estimate(const float *weights, int32_t n, double share, Measure measure,
-                  Scratch &scratch) {
+uint32_t estimate(const float *weights, int32_t n, double share, Scratch &scratch) {
   scratch.sample.clear();
   const int32_t step = std::max(n / (kSample / kUnit) / kUnit, 1) * kUnit;
   for (int32_t start = 0; start < n; start += step)
     scratch.sample.insert(scratch.sample.end(), weights + start, weights + start + kUnit);
   const float *sample = scratch.sample.data();
   const int32_t size = static_cast<int32_t>(scratch.sample.size());
-  Bracket b;
-  b.over_low = above(sample, size, 0.0f);
-  const double goal = share * measure(b.over_low);
-  while (b.high - b.low > 1 && b.over_low.count - b.over_high.count > 2)
-    close_in(b, sample, size, goal, b.low + (b.high - b.low) / 2, measure);
-  return b.low + (b.high - b.low) / 2;
+  const double all = above<Measure>(sample, size, 0.0f);
+  Bracket<Measure> b{sample, size, share * all, all};
+  while (b.open(2)) b.close_in(b.middle());
+  return b.middle();
 }
 
-/* The shortest start of the sorted row that reaches `goal`, which is measured by `measure` (mass or
- * count of an Amount) and by `worth` (of one element). all: the
- * amount of the whole row. */
-template <class Measure, class Worth>
-Cut cut_at(const float *weights, int32_t n, Amount all, double goal, Measure measure, Worth worth,
-           Scratch &scratch) {
-  Bracket b;
-  b.over_low = all;
-  if (measure(all) < goal) return kKeepAll;
-  const auto open = [&] {
-    return b.high - b.low > 1 && b.over_low.count - b.over_high.count > kSmall;
-  };
-  if (open()) {
+/* The shortest start of the sorted row that reaches `goal`. all: the amount of the whole row. */
+template <class Measure>
+Cut cut_at(const float *weights, int32_t n, double all, double goal, Scratch &scratch) {
+  Bracket<Measure> b{weights, n, goal, all};
+  if (all < goal) return kKeepAll;
+  if (n > kSample) {
     /* Steps of 6 % around the estimate, growing, until it is between two of them. */
-    const uint32_t from = estimate(weights, n, goal / measure(b.over_low), measure, scratch);
-    close_in(b, weights, n, goal, from, measure);
+    const uint32_t from = estimate<Measure>(weights, n, goal / all, scratch);
+    if (from > b.low && from < b.high) b.close_in(from);
     const bool up = b.low == from;
-    for (uint32_t step = 1u << 19; open() && (up ? b.high == 0x3F800000u : b.low == 0); step *= 4) {
+    for (uint32_t step = 1u << 19; b.open(kSmall) && (up ? b.over_high == 0 : b.low == 0);
+         step *= 4) {
       if (step >= (up ? b.high - b.low : b.high)) break;
-      close_in(b, weights, n, goal, up ? b.low + step : b.high - step, measure);
+      b.close_in(up ? b.low + step : b.high - step);
     }
   }
   /* The amounts at the bounds say where between them the goal is met. Every third step halves. */
-  for (int step = 0; open(); ++step) {
-    const double span = b.high - b.low;
-    const double met = (measure(b.over_low) - goal) / (measure(b.over_low) - measure(b.over_high));
+  for (int step = 0; b.open(kSmall); ++step) {
+    const double met = (b.over_low - goal) / (b.over_low - b.over_high);
     const double at = step % 3 == 2 ? 0.5 : met + (step % 3 == 0 ? -0.02 : 0.02);
-    const double probe = b.low + span * at;
-    close_in(b, weights, n, goal,
-             std::min(std::max(static_cast<uint32_t>(std::max(probe, 0.0)), b.low + 1), b.high - 1),
-             measure);
+    const double probe = b.low + (b.high - b.low) * std::min(std::max(at, 0.0), 1.0);
+    b.close_in(std::min(std::max(static_cast<uint32_t>(probe), b.low + 1), b.high - 1));
   }
   scratch.sorted.clear();
   for_each_between(weights, n, from_bits(b.low), from_bits(b.high),
                    [&](int32_t i) { scratch.sorted.emplace_back(-weights[i], i); });
   if (b.high - b.low > 1) std::sort(scratch.sorted.begin(), scratch.sorted.end());
-  double reached = measure(b.over_high);
+  double reached = b.over_high;
   for (const auto &[negative, index] : scratch.sorted) {
-    reached += worth(-negative);
+    reached += Measure::one(-negative);
     if (reached >= goal) return {-negative, index};
   }
   /* Rounding: all of them are needed. */
   return {from_bits(b.low + 1), std::numeric_limits<int32_t>::max()};
 }
 
-inline double mass_of(const Amount &amount) { return amount.mass; }
-inline double count_of(const Amount &amount) { return amount.count; }
-
-/* top-k, then top-p of what that leaves (of `mass` without top-k), then min-p. */
-inline Cut filters(const float *weights, int32_t n, Amount all, double mass, const kt_sampling &p,
+/* top-k, then top-p of what that leaves, then min-p. Of the weights [n], `all` is the mass; of the
+ * whole row, `mass`. */
+inline Cut filters(const float *weights, int32_t n, double all, double mass, const kt_sampling &p,
                    Scratch &scratch) {
   Cut cut = kKeepAll;
   if (p.top_k > 0) {
-    cut = cut_at(weights, n, all, p.top_k, count_of, [](float) { return 1.0; }, scratch);
+    cut = cut_at<Count>(weights, n, n, p.top_k, scratch);
     if (cut.weight > 0) {
-      mass = above(weights, n, cut.weight).mass;
+      mass = above<Mass>(weights, n, cut.weight);
       for (int32_t i = 0; i < n && i <= cut.index; ++i) {
         if (weights[i] == cut.weight) mass += weights[i];
       }
     }
   }
-  if (p.top_p < 1.0f) {
-    const auto worth = [](float w) { return double{w}; };
-    cut = stricter(cut, cut_at(weights, n, all, double{p.top_p} * mass, mass_of, worth, scratch));
-  }
+  if (p.top_p < 1.0f)
+    cut = stricter(cut, cut_at<Mass>(weights, n, all, double{p.top_p} * mass, scratch));
   if (p.min_p > 0.0f) cut = stricter(cut, {p.min_p, std::numeric_limits<int32_t>::max()});
   return cut;
 }
 
 /* ---- the draw
  * ------------------------------------------------------------------------------------*/
-/* weights[i] = e^((logits[i] - top) / temperature), zeros up to `padded`. Returns their sum. */
-inline double weigh(const float *logits, int32_t vocab, int32_t padded, float top,
-                    float temperature, float *weights) {
-  const float scale = 1.0f / temperature;
-  double total = 0;
+/* Mass of a row's weights; mass and count of those above 2^-16. */
+struct Weighed {
+  double all, near;
+  int32_t near_count;
+};
+
+/* weights[i] = e^((logits[i] - top) / temperature), zeros up to `padded`. */
+inline Weighed weigh(const float *logits, int32_t vocab, int32_t padded, float top,
+                     float temperature, float *weights) {
+  const vf scale = vf_set1(1.0f / temperature), most = vf_set1(top);
+  const float far = from_bits(kFar);
+  doubles all{}, near{};
+  ints count{};
   for (int32_t start = 0; start < vocab; start += kBlock) {
-    const int32_t end = std::min(start + kBlock, vocab);
-    floats part{};
-    for (int32_t i = start; i < end; i += kLanes) {
-      const floats logit =
-          i + kLanes <= end ? load(logits + i) : load_tail(logits + i, end - i, -kInfinity);
-      const floats w = exp((logit - top) * scale);
-      std::memcpy(weights + i, &w, sizeof w);
-      part += w;
-    }
-    total += sum(part);
+    vf part = vf_zero();
+    floats near_part{};
+    for_each_wide(logits, start, std::min(start + kBlock, vocab), [&](int32_t i, vf v) {
+      const vf w = exp(vf_mul(vf_sub(v, most), scale));
+      vf_store(weights + i, w);
+      part = vf_add(part, w);
+      floats lanes[kWide / kLanes];
+      std::memcpy(lanes, &w, sizeof lanes);
+      for (const floats &x : lanes) {
+        const ints over = x > far;
+        near_part += over ? x : floats{};
+        count -= over;
+      }
+    });
+    add(all, part);
+    add(near, near_part);
   }
-  const int32_t filled = pad(vocab, kLanes);
+  const int32_t filled = pad(vocab, kWide);
   std::fill(weights + filled, weights + padded, 0.0f);
-  return total;
+  int32_t near_count = 0;
+  for (int i = 0; i < kLanes; ++i) near_count += count[i];
+  return {sum(all), sum(near), near_count};
 }
 
 inline bool kept(float weight, int32_t index, Cut cut) {
@@ -466,7 +485,9 @@ inline double kept_sum(const float *weights, int32_t start, int32_t end, Cut cut
       total[j] += keep ? v : floats{};
     }
   }
-  return sum((total[0] + total[1]) + (total[2] + total[3]));
+  doubles all{};
+  add(all, (total[0] + total[1]) + (total[2] + total[3]));
+  return sum(all);
 }
 
 /* Inverts the cumulative weights in order of index: first by blocks, then inside one. */
@@ -498,46 +519,38 @@ inline int32_t draw(const float *weights, int32_t n, Cut cut, double chance, Scr
 
 /* Moves what weighs more than 2^-16 into scratch.near_*, if the filters are certain to keep nothing
  * else and it is a small part of the row. */
-inline bool narrow(const float *weights, int32_t n, double mass, const kt_sampling &p,
-                   Scratch &scratch, Amount &near) {
-  const float far = from_bits(kFar);
-  near = above(weights, n, far);
-  const bool by_rank = p.top_k > 0 && p.top_k <= near.count;
-  const bool by_mass = p.top_p < 1.0f && p.top_p * mass <= near.mass;
-  if (near.count > n / kFew || !(by_rank || (by_mass && p.top_k <= 0))) return false;
+inline bool narrow(const float *weights, int32_t n, const Weighed &mass, const kt_sampling &p,
+                   Scratch &scratch) {
+  const int32_t count = mass.near_count;
+  if (count > n / kFew || p.top_k > count) return false;
+  if (p.top_k <= 0 && p.top_p * mass.all > mass.near) return false;
   scratch.near_weights.clear();
   scratch.near_ids.clear();
-  for_each_between(weights, n, far, 1.0f, [&](int32_t i) {
+  for_each_between(weights, n, from_bits(kFar), 1.0f, [&](int32_t i) {
     scratch.near_weights.push_back(weights[i]);
     scratch.near_ids.push_back(i);
   });
-  scratch.near_weights.resize(static_cast<size_t>(pad(near.count, kUnit)), 0.0f);
+  scratch.near_weights.resize(static_cast<size_t>(pad(count, kUnit)), 0.0f);
   return true;
 }
 
-/* keep: logits must stay; else they may turn into weights where they are. */
-inline int32_t choose(float *logits, int32_t vocab, const kt_sampling &p, bool keep,
-                      Scratch &scratch) {
+inline int32_t choose(const float *logits, int32_t vocab, const kt_sampling &p, Scratch &scratch) {
   const float top = maximum(logits, vocab);
   if (p.temperature < kGreedy || p.top_k == 1 || top == -kInfinity) return argmax(logits, vocab);
   int32_t n = pad(vocab, kUnit);
-  float *weights = logits;
-  if (keep || n != vocab) {
-    if (scratch.weights.size() < static_cast<size_t>(n))
-      scratch.weights.resize(static_cast<size_t>(n));
-    weights = scratch.weights.data();
-  }
-  const double mass = weigh(logits, vocab, n, top, p.temperature, weights);
+  if (scratch.weights.size() < static_cast<size_t>(n))
+    scratch.weights.resize(static_cast<size_t>(n));
+  float *weights = scratch.weights.data();
+  const Weighed mass = weigh(logits, vocab, n, top, p.temperature, weights);
   const double chance = uniform(p.seed, p.position);
   const bool filtered = (p.top_k > 0 && p.top_k < vocab) || p.top_p < 1.0f;
-  Amount near;
-  if (filtered && narrow(weights, n, mass, p, scratch, near)) {
+  if (filtered && narrow(weights, n, mass, p, scratch)) {
     weights = scratch.near_weights.data();
     n = static_cast<int32_t>(scratch.near_weights.size());
-    const Cut cut = filters(weights, n, near, mass, p, scratch);
+    const Cut cut = filters(weights, n, mass.near, mass.all, p, scratch);
     return scratch.near_ids[static_cast<size_t>(draw(weights, n, cut, chance, scratch))];
   }
-  return draw(weights, n, filters(weights, n, {mass, vocab}, mass, p, scratch), chance, scratch);
+  return draw(weights, n, filters(weights, n, mass.all, mass.all, p, scratch), chance, scratch);
 }
 
 }  // namespace sampling
@@ -563,7 +576,7 @@ inline void sample_row(float *logits, int32_t vocab, const kt_sampling &p, int32
     return;
   }
   sampling::adjust(logits, vocab, p, scratch);
-  *id = sampling::choose(logits, vocab, p, wants_logprobs, scratch);
+  *id = sampling::choose(logits, vocab, p, scratch);
   if (wants_logprobs)
     *chosen_logprob = static_cast<float>(sampling::raw_logit(logits, *id, scratch) - normaliser);
 }

@@ -29,6 +29,13 @@ _OPTIONAL = {
     "size_gb": float,
     "experts_gb": float,
 }
+HUB_HOSTS = ("huggingface.co/", "www.huggingface.co/", "hf.co/")
+HOW_TO_NAME = "Give an alias (`kt models` lists them), a path, or a hub repository as owner/name."
+_HUB_URL = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/"
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+    r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?:/(?P<file>[^?#]+))?)?/?(?:[?#].*)?"
+)
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ALIAS = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
@@ -59,15 +66,19 @@ class Entry:
 
 
 def resolve(text: str, entries: Mapping[str, Entry] | None = None) -> Entry:
-    """The entry that `text` names: alias first, then path, then owner/name[:QUANT] or
-    owner/name/FILE.gguf.
+    """The entry that `text` names: alias first, then path, then owner/name[:QUANT],
+    owner/name/FILE.gguf, or the address of one of these at huggingface.co.
 
     Raises UsageError for a name that is none of these, ModelError for a path that does not exist.
     """
+    if not text.strip():
+        raise UsageError("MODEL is empty", hint=HOW_TO_NAME)
     known = aliases() if entries is None else entries
     alias = known.get(text.lower())
     if alias is not None:
         return alias
+    if "://" in text or text.startswith(HUB_HOSTS):
+        return _from_url(text)
     path = Path(text).expanduser()
     if path.exists():
         return Entry(name=_path_name(path), path=path)
@@ -160,10 +171,37 @@ def _models_toml() -> Path:
 
 
 def _path_name(path: Path) -> str:
-    """The name a local model is served under: file name without .gguf and split number, or folder
-    name."""
-    name = path.resolve().name
-    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name) or name
+    """The name a local model is served under: file name without .gguf and split number, also of
+    the only one in a folder; else the folder's name.
+    """
+    name = _without_suffix(path.resolve())
+    if path.is_dir() and not (path / "config.json").exists():
+        inside = {_without_suffix(file) for file in path.glob("*.gguf")}
+        if len(inside) == 1:
+            return inside.pop()
+    return name
+
+
+def _without_suffix(path: Path) -> str:
+    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", path.name) or path.name
+
+
+def _from_url(text: str) -> Entry:
+    """The repository, or the file in it, whose page at huggingface.co `text` is."""
+    match = _HUB_URL.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text} is not the address of a model at huggingface.co", hint=HOW_TO_NAME
+        )
+    repo, revision, file = match["repo"], match["revision"], match["file"]
+    if file and not file.endswith(".gguf"):
+        raise UsageError(f"{text} is a single file", hint=f"The whole model: kt run {repo}")
+    return Entry(
+        name=repo.partition("/")[2],
+        repo=repo,
+        revision=None if revision == "main" else revision,
+        files=file or "",
+    )
 
 
 def _means_a_path(text: str) -> bool:
@@ -188,4 +226,4 @@ def _suggestion(text: str, known: Mapping[str, Entry]) -> str:
     starts = [alias for alias in known if alias.startswith(text.lower()) and alias not in near]
     if near or starts:
         return "Did you mean " + " or ".join([*near, *starts][:3]) + "? `kt models` lists all."
-    return "Give an alias (`kt models` lists them), a path, or a hub repository as owner/name."
+    return HOW_TO_NAME

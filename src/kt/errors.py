@@ -1,5 +1,8 @@
 """Errors that reach a user: what failed, why, and what to do next."""
 
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports it."""
+
 
 class KtError(Exception):
     """A failure that kt explains. `exit_code` is the command's exit status."""
@@ -10,6 +13,11 @@ class KtError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    @property
+    def advice(self) -> str:
+        """The hint as a line of its own; a command at its start stays as it is typed."""
+        return self.hint if self.hint.startswith("kt ") else self.hint[:1].upper() + self.hint[1:]
 
 
 class UsageError(KtError):

@@ -10,9 +10,10 @@ from kt.text.chat_template import ChatTemplate, Message, TemplateError
 from kt.text.control_text import ControlText
 from kt.text.description import Description
 from kt.text.detokenizer import Detokenizer, TokenBytes, full_text
+from kt.text.pieces import TextTooLong, encode_long
 from kt.weights.checkpoint import Checkpoint
 
-__all__ = ["Detokenizer", "TemplateError", "Tokenizer", "load"]
+__all__ = ["Detokenizer", "TemplateError", "TextTooLong", "Tokenizer", "load"]
 
 
 def load(checkpoint: Checkpoint) -> Tokenizer:
@@ -66,11 +67,13 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, special: bool = False, add_bos: bool = True, limit: int | None = None
+    ) -> list[int]:
         """Ids of `text`, after one BOS if the model wants it. special: text of special tokens
-        becomes those tokens.
+        becomes those tokens. Raises TextTooLong if there are more than `limit`.
         """
-        ids = self._ids(self._control.seal(text) if special else text)
+        ids = self._ids(self._control.seal(text) if special else text, limit)
         prefix = self._prefix
         return [*prefix, *ids] if add_bos and ids[: len(prefix)] != prefix else ids
 
@@ -109,13 +112,14 @@ class Tokenizer:
         *,
         tools: Sequence[Any] | None = None,
         add_generation_prompt: bool = True,
+        limit: int | None = None,
         **extra: Any,
     ) -> list[int]:
         """The prompt as ids. Special tokens are the template's alone: in the messages they are
         text.
 
         BOS is the template's business, too; only one is kept if it writes several. Raises
-        TemplateError.
+        TemplateError; TextTooLong if there are more than `limit`.
         """
         try:
             mark, (messages, tools, extra) = self._control.mark(list(messages), tools, extra)
@@ -124,15 +128,18 @@ class Tokenizer:
         rendered = self.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, **extra
         )
-        ids = self._ids(self._control.encodable(rendered, mark))
+        ids = self._ids(self._control.encodable(rendered, mark), limit)
         while self.bos_id is not None and ids[:2] == [self.bos_id, self.bos_id]:
             del ids[0]
         return ids
 
-    def _ids(self, text: str) -> list[int]:
+    def _ids(self, text: str, limit: int | None) -> list[int]:
+        return encode_long(self._piece, text, limit)
+
+    def _piece(self, text: str) -> list[int]:
         if not text.isascii():  # half a surrogate pair is no character, and JSON can hold one
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         real = self._control.real_ids
-        return [
-            real.get(id_, id_) for id_ in self._tokenizer.encode(text, add_special_tokens=False).ids
-        ]
+        # encode() would keep all other threads from running.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return [real.get(id_, id_) for id_ in encoding.ids]

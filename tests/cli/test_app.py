@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+import kt as kt_package
 from kt.cli import app
 from kt.errors import DoesNotFit, DownloadError, KtError, MachineError, ModelError, UsageError
-
-ROOT = Path(__file__).parents[2]
+from tests import installed
 
 
 def kt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs `kt` in a process of its own."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
-    command = [sys.executable, "-m", "kt", *arguments]
+    env = installed.environment(**environment)
+    command = [*installed.KT, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
 
 
@@ -49,7 +50,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "heavy = {'numpy', 'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'fastapi'}\n"
         "print(sorted(heavy & set(sys.modules)), status)"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    env = installed.environment()
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert done.stdout.splitlines()[-1] == "[] 0"
@@ -92,7 +93,7 @@ def test_what_kt_explains(
 ) -> None:
     failing(kind("the [red] thing broke", hint="mend [it]"))  # type: ignore[operator]
     assert app.run(["models"]) == status
-    assert capsys.readouterr().err == "error: the [red] thing broke\nmend [it]\n"
+    assert capsys.readouterr().err == "error: the [red] thing broke\nMend [it]\n"
 
 
 def test_what_kt_did_not_expect(
@@ -109,14 +110,132 @@ def test_what_kt_did_not_expect(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_interrupt_is_quiet(failing: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_is_one_line(failing: object, capsys: pytest.CaptureFixture[str]) -> None:
     failing(KeyboardInterrupt())  # type: ignore[operator]
     assert app.run(["models"]) == 128 + signal.SIGINT
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_that_an_import_turned_into_an_error(
+    failing: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = SystemError("initialization raised an unreported exception")
+    problem.__context__ = KeyboardInterrupt()
+    failing(problem)  # type: ignore[operator]
+    assert app.run(["models"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("module", ["kt.cli.app", "rich.console", "kt.machine.survey"])
+def test_an_interrupt_while_python_imports_is_one_line(module: str) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(30)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from kt.__main__ import main\n"
+        "sys.argv[1:] = ['models']\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=installed.environment(),
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_little_is_imported_before_an_interrupt_is_one_line() -> None:
+    """What Python itself imports at its start is not in kt's hands; what comes next is."""
+    code = (
+        "import sys\nbefore = set(sys.modules)\nimport kt.__main__\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=installed.environment())
+    assert done.stdout.split() == ["__future__", "kt", "kt.__main__", "kt.errors"]
+
+
+def test_a_disk_that_is_full_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*installed.KT, "models"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=installed.environment(),
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write: No space left on device\nFree some space")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_without_any_standard_output() -> None:
+    command = f"{' '.join(installed.KT)} models >&-"
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=installed.environment(), timeout=60
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("encoding", [ASCII, {"PYTHONIOENCODING": "ascii"}])
+def test_what_the_encoding_lacks_is_shown_as_a_question_mark(encoding: dict[str, str]) -> None:
+    done = kt("run", "./modèle.gguf", **encoding)
+    assert done.returncode == 4
+    assert re.fullmatch(r"error: no such file or folder: \./mod\?+le\.gguf\n.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("encoding", [{}, ASCII])
+def test_prose_in_arguments_is_utf_8(encoding: dict[str, str]) -> None:
+    code = "import sys\nfrom kt import words\nprint(ascii(words.typed(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "héllo 🙂"],
+        capture_output=True,
+        text=True,
+        env=installed.environment(**encoding),
+    )
+    assert done.stdout.strip() == ascii("héllo 🙂")
+
+
+def test_help_names_no_types() -> None:
+    for command in (["run"], ["chat"], ["bench", "model"], ["bench", "experts"], ["doctor"]):
+        shown = kt(*command, "--help").stdout
+        assert "{" not in shown
+        assert "<bool>" not in shown and "<str>" not in shown and "<int" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "m", "--port", "abc"), "'--port': 'abc' is not a whole number."),
+        (("chat", "--temperature", "hot", "q"), "'--temperature': 'hot' is not a number."),
+        (("run", "m", "--max-batch", "0"), "'0': it should be greater than or equal to 1."),
+    ],
+)
+def test_a_wrong_value_is_said_in_plain_words(arguments: tuple[str, ...], words: str) -> None:
+    done = kt(*arguments)
+    assert done.returncode == 2
+    assert words in re.sub(r"[│\s]+", " ", done.stderr)
+
+
+def test_all_missing_options_are_named_at_once() -> None:
+    done = kt("bench", "experts", "--hidden=64", "--top-k", "2")
+    assert done.returncode == 2
+    assert "kt bench experts lacks --intermediate, --experts, --format" in done.stderr
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    env = installed.environment()
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "kt", "models", "--json"]
@@ -132,3 +251,11 @@ def test_a_malformed_environment_is_named() -> None:
     done = kt("models", KT_THREADS="many")
     assert done.returncode == 2
     assert done.stderr.startswith("error: KT_THREADS='many' is not a positive whole number")
+
+
+def test_processes_of_the_tests_run_the_kt_that_the_tests_import() -> None:
+    command = [sys.executable, "-c", "import kt; print(kt.__file__)"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=installed.environment(), cwd="/"
+    )
+    assert Path(done.stdout.strip()).samefile(kt_package.__file__)

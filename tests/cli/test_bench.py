@@ -4,7 +4,6 @@ counted and what is reported is not."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,12 +15,13 @@ import pytest
 from kt.bench import experts, floors, model
 from kt.cli import app
 from kt.units import MIB
+from tests import installed
 from tests.tiny import tiny_gguf, tiny_qwen3_moe_gguf
 
 Run = Callable[..., tuple[int, str, str]]
 
 LAYER = ("--hidden", "64", "--intermediate", "96", "--experts", "8", "--top-k", "2")
-ROOT = Path(__file__).parents[2]
+
 QUICK = ("--layers", "2", "--repeat", "2", "--seconds", "0")
 
 
@@ -261,7 +261,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "import sys\nfrom kt.cli.app import run\nstatus = run(['bench', *sys.argv[1:]])\n"
         "print(sorted({'numpy', 'torch', 'cffi'} & set(sys.modules)), status)"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    env = installed.environment()
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert "experts" in done.stdout or "Sequences at once" in done.stdout

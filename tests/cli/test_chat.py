@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from kt.server import state
+from tests import installed
+from tests.installed import PACKAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-KT = [sys.executable, "-m", "kt", "chat"]
+KT = [*installed.KT, "chat"]
 ANSWER = "Hello **world** 🙂\n\n1. one\n2. two\n"
 
 
@@ -27,7 +28,7 @@ def environment(home: Path) -> dict[str, str]:
     """One that holds what a test says, and no terminal settings of whoever runs it."""
     return {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYTHONPATH": f"{PACKAGES}:{ROOT}",
         "HOME": str(home),
         "KT_HOME": str(home),
         "TERM": "xterm",
@@ -99,11 +100,13 @@ def test_options_reach_the_server(home):
     assert "'gpt-4' is not served here" in refused.stderr
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/health"])
 def test_a_url_may_be_given(home, tmp_path, suffix):
     url = state.read(home).url
     assert kt_chat(tmp_path, "--url", url + suffix, "hi").stdout == ANSWER
     assert kt_chat(tmp_path, "--url", url.removeprefix("http://") + suffix, "hi").stdout == ANSWER
+    port = url.rpartition(":")[2]
+    assert kt_chat(tmp_path, "--url", port + suffix, "hi").stdout == ANSWER
 
 
 def test_no_server_is_one_clear_message(tmp_path):
@@ -112,7 +115,7 @@ def test_no_server_is_one_clear_message(tmp_path):
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "error: no kt server is running here",
-        "start one in another terminal with: kt run MODEL",
+        "Start one in another terminal with: kt run MODEL",
     ]
 
 
@@ -288,7 +291,7 @@ def test_a_conversation(home, terminal):
 
 def test_system_clear_and_regenerate(home, terminal):
     terminal.say("/system be brief\r")
-    terminal.expect("\nbe brief")
+    terminal.expect("the system prompt is: be brief")
     terminal.say("/regenerate\r")
     terminal.expect("there is no question yet")
     terminal.say("/etc/hosts is what\r")
@@ -368,6 +371,103 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_session(tmp_path):
         server.communicate()
 
 
+def test_ctrl_c_right_after_enter_stops_the_answer(tmp_path):
+    server = start_server(tmp_path, "--latency", "0.02", "--stay")
+    terminal = Terminal(tmp_path)
+    try:
+        for _ in range(3):
+            terminal.say("go\r\x03")  # both are read before the terminal makes a signal of it
+            terminal.expect("stopped")
+        terminal.say("go\r\x03/save none.json\r")  # what comes after it is for the next prompt
+        terminal.expect("stopped")
+        terminal.expect("saved none.json")
+        assert json.loads((tmp_path / "none.json").read_text())["messages"] == []
+        terminal.say("/quit\r")
+        assert terminal.finish() == 0
+    finally:
+        terminal.close()
+        server.kill()
+        server.communicate()
+
+
+def test_a_signal_at_the_prompt_is_like_ctrl_c(terminal):
+    terminal.expect("\n>")
+    os.kill(terminal.pid, signal.SIGINT)
+    terminal.expect("Ctrl-D or /quit leaves")
+    terminal.say("/quit\r")
+    assert terminal.finish() == 0
+
+
+def test_ctrl_c_drops_a_line_that_was_begun(home, terminal):
+    terminal.say("what I mis\x03hello\r")
+    assert "leaves" not in terminal.expect("tokens/s")
+    terminal.say("/save begun.json\r")
+    terminal.expect("saved begun.json")
+    messages = json.loads((home / "begun.json").read_text())["messages"]
+    assert messages[0]["content"] == "hello"
+
+
+def test_ways_to_say_a_command(home, terminal):
+    terminal.say("/SYSTEM be brief\r")
+    terminal.expect("the system prompt is: be brief")
+    terminal.say("/system\r")
+    terminal.expect("no system prompt any more; it was: be brief")
+    terminal.say("/system\r")
+    terminal.expect("there is no system prompt")
+    terminal.say("/save ''\r")
+    terminal.expect("/save needs a file name")
+    terminal.say('/Save "with space.json"\r')
+    terminal.expect("saved with space.json")
+    assert json.loads((home / "with space.json").read_text())["messages"] == []
+    terminal.say("/exit\r")
+    assert terminal.finish() == 0
+
+
+def test_a_question_that_is_no_utf_8(home, terminal):
+    terminal.expect("\n>")
+    os.write(terminal.fd, b"h\xfc\r")
+    terminal.expect("tokens/s")
+    terminal.say("/quit\r")
+    assert terminal.finish() == 0
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("encoding", [ASCII, {"PYTHONIOENCODING": "ascii"}])
+def test_outside_utf_8(home, encoding):
+    def chat(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        env = {**environment(home), "LANG": "", **encoding}
+        return subprocess.run([*KT, *args], input=stdin, capture_output=True, env=env, timeout=30)
+
+    done = chat("grüß dich 🙂", "--system", "é")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == ANSWER.encode("ascii", "replace")
+    as_json = json.loads(chat("--json", "grüß dich 🙂").stdout)
+    assert as_json["answer"] == ANSWER
+    assert as_json["prompt_tokens"] == 4 + len("grüß dich 🙂".encode())
+    assert json.loads(chat("--json", stdin="grüß".encode()).stdout)["prompt_tokens"] == 4 + 6
+
+
+def test_the_newest_of_several_servers_is_asked(home, tmp_path):
+    older = start_server(tmp_path, "--reply", "old")
+    newer = start_server(tmp_path, "--reply", "new")
+    try:
+        done = kt_chat(tmp_path, "hi")
+        assert done.stdout == "new\n"
+        urls = [server.url for server in state.living(tmp_path)]
+        assert f"2 servers run here; this is fake-1b at {urls[0]}" in done.stderr
+        assert f"--url {urls[1]} asks fake-1b" in done.stderr
+        newer.terminate()
+        newer.communicate(timeout=15)
+        done = kt_chat(tmp_path, "hi")
+        assert (done.stdout, done.stderr) == ("old\n", "")
+    finally:
+        for server in (older, newer):
+            server.kill()
+            server.communicate()
+
+
 def test_one_question_on_a_terminal(home):
     terminal = Terminal(home, "hi")
     shown = terminal.expect("first after")
@@ -396,7 +496,7 @@ def test_what_the_command_line_imports_at_first():
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=installed.environment(),
         check=True,
     )
     assert "chat" in done.stdout

@@ -252,3 +252,77 @@ def test_options_of_the_server_that_make_no_sense(
     status, out, err = run(str(good), "--port", "0", *arguments)
     assert (status != 0, out) == (True, "")
     assert words in " ".join(err.split())
+
+
+def test_a_family_that_is_not_implemented_is_told_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kt.download.is_cached", lambda *_: pytest.fail("looked for its files"))
+    monkeypatch.setattr("kt.download.fetch", lambda *_, **__: pytest.fail("downloaded"))
+    monkeypatch.setattr("kt.models.families.FAMILIES", {"llama": None})
+    for option in (["--dry-run"], ["--port", "0"]):
+        status, _, err = run("olmoe-7b", *option)
+        assert status == 4
+        assert "olmoe-7b cannot run with this version of kt: family olmoe is not" in err
+
+
+def test_a_dry_run_of_what_is_not_here_knows_the_catalogue(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    limit_memory(monkeypatch, 20 * GIB)
+    status, _, err = run("qwen3-30b", "--dry-run")
+    assert status == 5
+    assert "61100000000 bytes of weights" in err and "Nothing was downloaded" in err
+    status, out, err = run("llama3.1-8b", "--dry-run", "--json")
+    assert status == 2
+    document = json.loads(out)
+    assert document["fits"] is False and document["error"]["status"] == 2
+    assert document["error"]["message"] in err
+    assert "is not downloaded yet (weights of 15.0 GiB; kt may use 20.0 GiB" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("",), "MODEL is empty"),
+        (("GOOD", "--prompt", ""), "the prompt is empty"),
+        (("GOOD", "--prompt", " \n"), "the prompt is empty"),
+        (("GOOD", "--context", "1"), "--context 1: choose 16 to"),
+        (("GOOD", "--threads", "1000"), "--threads 1000: this machine has 1 to"),
+        (("GOOD", "--port", "99999"), "Choose one from 1 to 65535, or 0 for a free one."),
+    ],
+)
+def test_values_that_make_no_sense(
+    run: Run, good: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    port = [] if "--port" in arguments else ["--port", "0"]
+    status, out, err = run(*(str(good) if a == "GOOD" else a for a in arguments), *port)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_kt_threads_is_refused_like_its_option(
+    run: Run, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KT_THREADS", "1000")
+    status, _, err = run(str(good), "--dry-run")
+    assert status == 2
+    assert "KT_THREADS=1000: this machine has 1 to" in err
+
+
+def test_native_code_that_is_missing_is_built_not_fetched(
+    run: Run, good: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from kt.kernels import abi, library
+
+    monkeypatch.setattr(abi, "LIBRARIES", tmp_path)
+    for cached in (abi.ffi, library.load):
+        cached.cache_clear()
+    try:
+        status, _, err = run(str(good), "--prompt", "hi")
+    finally:
+        for cached in (abi.ffi, library.load):
+            cached.cache_clear()
+    assert status == 3
+    assert "`pip install .`, in the source tree" in err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,20 +14,19 @@ from typing import Any
 
 import pytest
 
+from tests import installed
 from tests.hub import Hub, Repo
 from tests.tiny import tiny_gguf, tiny_qwen3_moe
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     home = {"KT_HOME": str(tmp_path / "kt"), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), **home}
+    return installed.environment(**home)
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "kt", *arguments]
+    return [*installed.KT, *arguments]
 
 
 @pytest.fixture
@@ -76,7 +74,8 @@ def test_a_server_from_start_to_end(
     body = {"model": "tiny.Q4_0", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     answer = get(f"{url}/v1/chat/completions", body)
     assert 1 <= answer["usage"]["completion_tokens"] <= 4
-    state = json.loads((tmp_path / "kt" / "server.json").read_text())
+    (file,) = (tmp_path / "kt").glob("server-*.json")
+    state = json.loads(file.read_text())
     assert (state["url"], state["pid"]) == (url, server.pid)
     chat = subprocess.run(
         command("chat", "hello there"), env=environment, capture_output=True, text=True, timeout=60
@@ -87,14 +86,14 @@ def test_a_server_from_start_to_end(
     assert plan["variant"]["reason"] in log
     server.send_signal(signal.SIGINT)
     assert server.wait(30) == 0
-    assert not (tmp_path / "kt" / "server.json").exists()
+    assert not list((tmp_path / "kt").glob("server-*.json"))
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_a_termination_ends_it_too(server: subprocess.Popen[str], tmp_path: Path) -> None:
     server.send_signal(signal.SIGTERM)
     assert server.wait(30) == 0
-    assert not (tmp_path / "kt" / "server.json").exists()
+    assert not list((tmp_path / "kt").glob("server-*.json"))
 
 
 @pytest.mark.parametrize("kind", ["gguf", "moe"])
@@ -132,9 +131,9 @@ def test_a_model_from_the_hub(tmp_path: Path, environment: dict[str, str]) -> No
 
 def test_an_interrupt_while_loading_is_quiet(tmp_path: Path, environment: dict[str, str]) -> None:
     code = (
-        "import os, signal, sys\nimport kt.engine.launch as launch\n"
-        "launch.launch = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT)\n"
-        "from kt.cli.app import main\nmain(sys.argv[1:])"
+        "import os, signal, time\nimport kt.engine.launch as launch\n"
+        "launch.launch = lambda *a, **k: (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
+        "from kt.__main__ import main\nmain()"
     )
     model = tiny_gguf(tmp_path / "m.gguf")
     done = subprocess.run(
@@ -145,5 +144,6 @@ def test_an_interrupt_while_loading_is_quiet(tmp_path: Path, environment: dict[s
         timeout=60,
     )
     assert done.returncode == 130
+    assert done.stderr.endswith("interrupted\n")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "kt").exists()

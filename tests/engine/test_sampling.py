@@ -375,3 +375,41 @@ def test_a_given_token_is_not_drawn_but_reported(sample: Sampler) -> None:
     assert (got.token, len(got.best)) == (77, 2)
     assert got.logprob == pytest.approx(expected[77], abs=1e-5)
     assert got.best[0][0] == int(np.argmax(expected))
+
+
+# ---- rows in which many weights are equal or nearly so
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.999])
+def test_of_equal_logits_the_first_are_kept(sample: Sampler, top_p: float) -> None:
+    vocab = 151936
+    params = [make(top_p=top_p, position=i) for i in range(32)]
+    tokens = [s.token for s in sample(np.zeros((32, vocab), np.float32), params)]
+    assert max(tokens) < math.ceil(top_p * vocab)
+    assert max(tokens) > 0.8 * top_p * vocab and min(tokens) < 0.2 * top_p * vocab
+
+
+@pytest.mark.parametrize("filters", [{"top_p": 0.3}, {"top_p": 0.97}, {"top_k": 5000}])
+@pytest.mark.parametrize("levels", [2, 3, 50, 1 << 20])
+def test_few_distinct_logits_give_the_oracles_tokens(
+    sample: Sampler, levels: int, filters: dict[str, float]
+) -> None:
+    rng = np.random.default_rng(levels)
+    logits = rng.integers(0, levels, (8, 20000)).astype(np.float32) * np.float32(3 / levels)
+    params = [make(**filters, position=i) for i in range(8)]
+    for got, row, p in zip(sample(logits, params), logits, params, strict=True):
+        assert probabilities(row, p)[got.token] > 0
+
+
+@pytest.mark.parametrize("n_logprobs", [-1, 0])
+@pytest.mark.parametrize("vocab", [64 * 500, 64 * 500 + 1])
+def test_reported_probabilities_do_not_change_the_draw(
+    sample: Sampler, vocab: int, n_logprobs: int
+) -> None:
+    """Rows whose logits must stay are weighed elsewhere, and odd ones too."""
+    logits = np.stack([random_logits(vocab, 2.0, seed=i) for i in range(8)])
+    params = [make(top_p=0.9, min_p=0.001, position=i, n_logprobs=n_logprobs) for i in range(8)]
+    for got, row, p in zip(sample(logits, params), logits, params, strict=True):
+        assert probabilities(row, p)[got.token] > 0
+        plain = sample(row, [make(top_p=0.9, min_p=0.001, position=p.position)])[0]
+        assert got.token == plain.token

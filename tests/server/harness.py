@@ -38,7 +38,9 @@ class TextTokenizer(FakeTokenizer):
         self.template = template
         self.rendered: list[dict[str, Any]] = []  # what each prompt was made from
 
-    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, special: bool = False, add_bos: bool = True, limit: int | None = None
+    ) -> list[int]:
         return [BOS, *self.ids(text, special)] if add_bos else self.ids(text, special)
 
     def ids(self, text: str, special: bool) -> list[int]:
@@ -50,7 +52,9 @@ class TextTokenizer(FakeTokenizer):
             return super().decode(ids)
         return "".join(names.get(id) or super(TextTokenizer, self).decode([id]) for id in ids)
 
-    def encode_chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> list[int]:
+    def encode_chat(
+        self, messages: list[dict[str, Any]], *, limit: int | None = None, **kwargs: Any
+    ) -> list[int]:
         self.rendered.append({"messages": messages, **kwargs})
         ids = [BOS]
         for message in messages:

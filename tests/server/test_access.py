@@ -94,7 +94,7 @@ def test_request_ids(random_server):
 
 def test_the_log_has_a_line_a_request_and_no_text(random_server, caplog):
     with caplog.at_level(logging.DEBUG):
-        response = random_server.chat("my secret", max_tokens=3)
+        response = random_server.chat("my secret", max_tokens=16, ignore_eos=True)
         random_server.http.get("/a%0aforged%20line")
     answer = response.json()["choices"][0]["message"]["content"]
     lines = [r.getMessage() for r in caplog.records if r.name == "kt.server"]

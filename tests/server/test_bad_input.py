@@ -67,6 +67,23 @@ def test_bodies_that_are_no_request(server, body, words):
         assert words in error_of(response)["message"]
 
 
+@pytest.mark.parametrize("levels", [100, 500, 700, 900])
+def test_nesting_that_the_parser_takes_and_the_rest_does_not(server, levels):
+    deep: Any = 1
+    for _ in range(levels):
+        deep = [deep]
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {"a": deep}}
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": [call]}]
+    cases = {
+        "/v1/chat/completions": {"messages": turns[:1], "chat_template_kwargs": {"a": deep}},
+        "/v1/completions": {"prompt": deep},
+        "/v1/messages": {"messages": [*turns, turns[0]], "max_tokens": 1},
+    }
+    for path, body in cases.items():
+        response = server.http.post(path, json={"model": MODEL, **body})
+        assert response.status_code == 400, (path, response.text)
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
 def test_only_json_is_read(server, kind):
     """A web page may send other types to any address without asking."""

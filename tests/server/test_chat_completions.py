@@ -118,11 +118,11 @@ def test_top_k_minus_one_and_nulls_mean_the_defaults(serve, monkeypatch):
 
 class RecordingTokenizer(TextTokenizer):
     def __init__(self) -> None:
-        super().__init__("tools")
+        super().__init__("tools tool_calls")
         self.messages: list[dict[str, object]] = []
         self.kwargs: dict[str, object] = {}
 
-    def encode_chat(self, messages, **kwargs):
+    def encode_chat(self, messages, *, limit=None, **kwargs):
         self.messages, self.kwargs = messages, kwargs
         return super().encode_chat(messages)
 

@@ -24,10 +24,13 @@ def wait_for(server: Running, condition) -> None:
 def raw_request(server: Running, stream: bool, prompt: str = "hello") -> socket.socket:
     """Sends a request for a very long answer and leaves the reading to the caller."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": prompt}]}
-    body |= {"ignore_eos": True, "stream": stream}
-    request = httpx.Request("POST", f"{server.url}/v1/chat/completions", json=body)
+    return raw_post(server, "/v1/chat/completions", {**body, "ignore_eos": True, "stream": stream})
+
+
+def raw_post(server: Running, path: str, body: object) -> socket.socket:
+    request = httpx.Request("POST", f"{server.url}{path}", json=body)
     host = server.url.removeprefix("http://")
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(request.content)}\r\n\r\n"
     name, port = host.split(":")
     connection = socket.create_connection((name, int(port)))
@@ -42,6 +45,30 @@ def test_in_decode(serve, stream):
     wait_for(server, lambda stats: stats.completion_tokens > 3)
     connection.close()
     server.wait_until_idle(1.0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_in_the_other_forms(serve, path, stream):
+    executor = FakeExecutor(latency=0.01, context=100_000, n_pages=12_500, reply=lambda _: ord("x"))
+    server = serve(executor)
+    body = {"model": MODEL, "stream": stream, "max_tokens": 90_000}
+    body["messages"] = [{"role": "user", "content": "x"}]
+    if path == "/v1/responses":
+        body = {"model": MODEL, "stream": stream, "input": "x"}
+    connection = raw_post(server, path, body)
+    wait_for(server, lambda stats: stats.completion_tokens > 3)
+    connection.close()
+    server.wait_until_idle(1.0)
+
+
+def test_embeddings_that_nobody_waits_for(serve):
+    server = serve(FakeExecutor(latency=0.02, context=1000, max_batch_tokens=16))
+    body = {"model": MODEL, "input": ["x" * 400] * 30}
+    connection = raw_post(server, "/v1/embeddings", body)
+    wait_for(server, lambda stats: stats.pages_free < stats.pages_total)
+    connection.close()
+    server.wait_until_idle(3.0)
 
 
 def test_leaving_is_no_failure_of_the_server(serve, caplog):

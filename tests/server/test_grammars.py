@@ -8,24 +8,12 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from kt.server.grammars import Signature, calls
-from kt.server.tool_parsers import TOOL_FORMS, ToolForm
+from kt.server.tool_parsers import TOOL_FORMS
 from tests.server.test_output_forms import TOOLS, message, parser, told
 
 BYTES = LLTokenizer("byte")
 SIGNATURES = [Signature(name, schema) for name, schema in TOOLS.items()]
 ARGUMENTS = {"city": "Paris", "days": 2}
-
-
-def written(form: ToolForm, name: str, arguments: dict[str, object], number: int = 0) -> str:
-    """A call as the model writes it, by the form's pattern."""
-    text = form.before.replace("%s", name).replace("%i", str(number))
-    if form.arguments == "json":
-        text += json.dumps(arguments, ensure_ascii=False)
-    else:
-        for key, value in arguments.items():
-            shown = value if isinstance(value, str) else json.dumps(value)
-            text += form.arguments.replace("%s", key).replace("|", shown)
-    return text + form.after
 
 
 def accepts(grammar: str, text: str) -> bool:
@@ -38,28 +26,24 @@ def accepts(grammar: str, text: str) -> bool:
 @pytest.mark.parametrize("form", TOOL_FORMS, ids=lambda form: form.name)
 def test_calls_are_admitted_and_read(form):
     grammar = calls(form, SIGNATURES, {}, parallel=True)
-    one = written(form, "weather", ARGUMENTS)
-    two = written(form, "save", {"text": 'a "b" \\ <c>\n\nd'}, 1)
-    text = form.first + one + form.joint + two + form.last
+    text = form.written([("weather", ARGUMENTS), ("save", {"text": 'a "b" \\ <c>\n\nd'})])
     assert accepts(grammar, text)
-    assert accepts(grammar, form.first + one + form.last)
+    assert accepts(grammar, form.written([("weather", ARGUMENTS)]))
     assert told(message(lambda: parser(form.name), [text]).calls) == [
         ("weather", ARGUMENTS),
         ("save", {"text": 'a "b" \\ <c>\n\nd'}),
     ]
     assert not accepts(grammar, "Certainly!")
     assert not accepts(grammar, "")
-    assert not accepts(grammar, form.first + written(form, "other", {}) + form.last)
-    bad = form.first + written(form, "weather", {"city": "Paris", "days": "two"}) + form.last
-    assert not accepts(grammar, bad)
+    assert not accepts(grammar, form.written([("other", {})]))
+    assert not accepts(grammar, form.written([("weather", {"city": "Paris", "days": "two"})]))
 
 
 @pytest.mark.parametrize("form", TOOL_FORMS, ids=lambda form: form.name)
 def test_one_call_where_only_one_is_wanted(form):
     grammar = calls(form, SIGNATURES, {}, parallel=False)
-    one = written(form, "weather", ARGUMENTS)
-    assert accepts(grammar, form.first + one + form.last)
-    assert not accepts(grammar, form.first + one + form.joint + one + form.last)
+    assert accepts(grammar, form.written([("weather", ARGUMENTS)]))
+    assert not accepts(grammar, form.written([("weather", ARGUMENTS)] * 2))
 
 
 def test_an_answer_in_its_schema_or_a_call():
@@ -67,7 +51,7 @@ def test_an_answer_in_its_schema_or_a_call():
     form = TOOL_FORMS[-1]
     grammar = calls(form, SIGNATURES, {}, parallel=True, answer=schema)
     assert accepts(grammar, '{"a": 1}')
-    assert accepts(grammar, written(form, "weather", ARGUMENTS))
+    assert accepts(grammar, form.written([("weather", ARGUMENTS)]))
     assert not accepts(grammar, '{"a": "b"}')
 
 
@@ -92,10 +76,10 @@ def test_enumerations_and_shared_definitions():
     }
     form = next(form for form in TOOL_FORMS if form.name == "qwen3_coder")
     grammar = calls(form, [Signature("f", schema)], {}, parallel=False)
-    assert accepts(grammar, written(form, "f", {"unit": "C", "day": 3}))
-    assert not accepts(grammar, written(form, "f", {"unit": "K", "day": 3}))
-    assert not accepts(grammar, written(form, "f", {"unit": "C", "day": 0}))
-    assert not accepts(grammar, written(form, "f", {"unit": "C"}))
+    assert accepts(grammar, form.written([("f", {"unit": "C", "day": 3})]))
+    assert not accepts(grammar, form.written([("f", {"unit": "K", "day": 3})]))
+    assert not accepts(grammar, form.written([("f", {"unit": "C", "day": 0})]))
+    assert not accepts(grammar, form.written([("f", {"unit": "C"})]))
 
 
 def test_harmony():

@@ -16,7 +16,7 @@ QUESTION = [{"role": "user", "content": "How is it?"}]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return TextTokenizer("<tool_call></think> tools")
+    return TextTokenizer("<tool_call></think> tools tool_calls")
 
 
 @pytest.fixture(scope="module")

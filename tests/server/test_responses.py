@@ -17,7 +17,7 @@ ANSWER = "<think>\nHm.\n</think>\n\nGrüße\n" + TWO_CALLS["hermes"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return TextTokenizer("<tool_call></think> tools")
+    return TextTokenizer("<tool_call></think> tools tool_calls")
 
 
 @pytest.fixture(scope="module")

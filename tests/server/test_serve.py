@@ -20,9 +20,9 @@ from kt.errors import UsageError
 from kt.server import serve as serving
 from kt.server import state
 from tests.fakes import FakeExecutor
+from tests.installed import ROOT, environment
 from tests.server.harness import MODEL, events
 
-ROOT = Path(__file__).parents[2]
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
@@ -31,7 +31,7 @@ class Process:
 
     def __init__(self, home: Path, *options: str) -> None:
         command = [sys.executable, "-m", "tests.server.fake_server", str(home), *options]
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        env = environment(ROOT)
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=ROOT
         )
@@ -85,7 +85,7 @@ class Stream(threading.Thread):
         return events(self.text)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_an_idle_server_in_order(start, tmp_path, number):
     server = start()
     found = state.read(tmp_path)
@@ -138,13 +138,36 @@ def test_kill_leaves_no_confusion(start, tmp_path):
     killed = start()
     killed.process.kill()
     killed.end()
-    assert (tmp_path / state.NAME).exists()
+    assert len(list(tmp_path.iterdir())) == 1
     assert state.read(tmp_path) is None
-    assert not (tmp_path / state.NAME).exists()
+    assert list(tmp_path.iterdir()) == []
     # The port is free at once.
     again = start("--port", killed.url.rpartition(":")[2])
     assert again.url == killed.url
     assert state.read(tmp_path).pid == again.process.pid
+
+
+def test_two_servers_do_not_hide_each_other(start, tmp_path):
+    older, newer = start(), start()
+    assert [found.url for found in state.living(tmp_path)] == [newer.url, older.url]
+    newer.process.terminate()
+    newer.end(5)
+    assert [found.url for found in state.living(tmp_path)] == [older.url]
+    older.process.terminate()
+    older.end(5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nohup_outlives_its_terminal(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = Process(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    server.process.send_signal(signal.SIGHUP)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    server.process.terminate()
+    assert server.end(5)[:2] == (0, "closed\n")
 
 
 def test_a_home_that_cannot_be_written_is_a_warning(tmp_path):
@@ -288,7 +311,7 @@ def test_a_state_file_of_a_dead_process_is_removed(tmp_path):
     ],
 )
 def test_a_damaged_state_file_is_removed(tmp_path, text):
-    path = tmp_path / state.NAME
+    path = tmp_path / "server-12.json"
     path.write_text(text)
     assert state.read(tmp_path) is None
     assert not path.exists()

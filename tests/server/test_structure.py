@@ -60,6 +60,16 @@ def test_a_json_schema(server):
     check_trip(server.http.post("/v1/messages", json=body).json()["content"][0]["text"])
 
 
+def test_white_space_cannot_go_on_for_ever():
+    """A model that likes nothing better than white space."""
+    executor = FakeExecutor(reply=lambda _: ord(" "), context=4096, n_pages=2048)
+    with running(executor) as eager:
+        text = answer(eager, response_format=FORMAT, temperature=0)
+    check_trip(text)
+    assert " " in text
+    assert "  " not in text
+
+
 def test_any_json_object(server):
     body = server.chat(response_format={"type": "json_object"}, seed=3, max_tokens=200).json()
     choice = body["choices"][0]

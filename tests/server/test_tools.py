@@ -15,7 +15,8 @@ from kt.server.profile import profile_of
 from kt.server.tool_parsers import TOOL_FORMS
 from tests.fakes import FakeExecutor, replying
 from tests.server.harness import MODEL, TextTokenizer, running
-from tests.server.test_output_forms import TWO_CALLS
+from tests.server.test_output_forms import TWO_CALLS, parser
+from tests.server.test_output_forms import message as message_of
 
 WEATHER = {
     "type": "function",
@@ -134,7 +135,7 @@ def test_definitions_calls_and_results_reach_the_template():
         {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm"},
         {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees"},
     ]
-    with client("<tool_call> tools", "ok") as (opened, tokenizer):
+    with client("<tool_call> tools tool_calls", "ok") as (opened, tokenizer):
         ask(opened, messages=history, reasoning_effort="low")
         ask(opened, tool_choice="none")
     seen, without = tokenizer.rendered
@@ -164,7 +165,7 @@ class WantsText(TextTokenizer):
 
 def test_a_template_that_wants_arguments_as_text_gets_them():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    tokenizer = WantsText("tools")
+    tokenizer = WantsText("tools tool_calls")
     with running(FakeExecutor(reply=replying("ok")), tokenizer) as server:
         turns = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, *QUESTION]
         assert server.chat(messages=turns).status_code == 200
@@ -187,7 +188,26 @@ def test_a_template_without_tools_gets_them_as_text():
     assert json.dumps(WEATHER) in system["content"]
     shown = json.dumps({"name": "weather", "arguments": {}})
     assert said["content"] == f"Hm.\n<tool_call>\n{shown}\n</tool_call>"
+    assert '{"name": "NAME", "arguments": {"KEY": "VALUE"}}' in system["content"]
     assert result == {"role": "user", "content": "<tool_response>\nfine\n</tool_response>"}
+
+
+@pytest.mark.parametrize("form", TOOL_FORMS, ids=lambda form: form.name)
+def test_tools_are_explained_in_the_form_that_the_model_knows(form):
+    """DeepSeek's own templates render calls, but no definitions."""
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turns = [*QUESTION, {"role": "assistant", "tool_calls": [call]}]
+    turns.append({"role": "tool", "tool_call_id": "1", "content": "fine"})
+    template = form.signs[0] + form.also + " message.tool_calls"
+    with client(template, "ok") as (opened, tokenizer):
+        ask(opened, messages=turns)
+    system, _, said, result = tokenizer.rendered[0]["messages"]
+    example = system["content"].split("in this form:\n")[1]
+    (read,) = message_of(lambda: parser(form.name), [example]).calls
+    assert (read.name, json.loads(read.arguments)) == ("NAME", {"KEY": "VALUE"})
+    assert said["tool_calls"][0]["function"]["name"] == "weather"
+    assert result["role"] == "tool"
+    assert "tools" not in tokenizer.rendered[0]
 
 
 def test_health_shows_the_forms(serve):

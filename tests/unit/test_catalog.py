@@ -88,10 +88,58 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.touch()
     entry = catalog.resolve(str(file))
     assert (entry.path, entry.name, entry.repo) == (file, "Tiny.Q4_0", None)
-    assert catalog.resolve(str(tmp_path)).name == tmp_path.name
     monkeypatch.chdir(tmp_path)
     assert catalog.resolve(file.name).path == Path(file.name)
+
+
+def test_a_folder_is_called_as_the_only_model_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert catalog.resolve(".").name == tmp_path.name
+    for part in (1, 2):
+        (tmp_path / f"Tiny.Q4_0-0000{part}-of-00002.gguf").touch()
+    assert catalog.resolve(".").name == catalog.resolve(str(tmp_path)).name == "Tiny.Q4_0"
+    (tmp_path / "Other.gguf").touch()
+    assert catalog.resolve(".").name == tmp_path.name
+
+
+def test_nothing_names_no_model() -> None:
+    for text in ("", "  "):
+        with pytest.raises(UsageError, match="MODEL is empty"):
+            catalog.resolve(text)
+
+
+@pytest.mark.parametrize("host", ["https://huggingface.co", "http://www.huggingface.co", "hf.co"])
+@pytest.mark.parametrize(
+    ("rest", "revision", "files"),
+    [
+        ("", None, ""),
+        ("/", None, ""),
+        ("?library=x", None, ""),
+        ("/tree/main", None, ""),
+        ("/tree/v2", "v2", ""),
+        ("/blob/main/a.Q8_0.gguf", None, "a.Q8_0.gguf"),
+        ("/resolve/main/q/a.gguf?download=true", None, "q/a.gguf"),
+    ],
+)
+def test_addresses_at_the_hub(host: str, rest: str, revision: str | None, files: str) -> None:
+    entry = catalog.resolve(f"{host}/owner/Name{rest}")
+    assert (entry.repo, entry.name) == ("owner/Name", "Name")
+    assert (entry.revision, entry.files) == (revision, files)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("https://example.com/owner/name", "not the address of a model at huggingface.co"),
+        ("https://huggingface.co/owner", "not the address of a model"),
+        ("https://huggingface.co/owner/name/blob/main/config.json", "is a single file"),
+    ],
+)
+def test_other_addresses(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        catalog.resolve(text)
 
 
 @pytest.mark.parametrize(

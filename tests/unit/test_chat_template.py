@@ -1,12 +1,14 @@
 """Chat templates against transformers' apply_chat_template, and what must be refused."""
 
+import time
 from datetime import datetime
 
 import pytest
 import transformers
 
 from kt.errors import ModelError
-from kt.text.chat_template import ChatTemplate, TemplateError
+from kt.text import chat_template
+from kt.text.chat_template import MAX_SOURCE, ChatTemplate, TemplateError
 from tests.tiny import CHATML, tiny_tokenizer
 
 SPECIAL = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
@@ -146,3 +148,61 @@ def test_the_callers_messages_stay_as_they_are():
     messages = [{"role": "user", "content": None, "thinking": "x"}]
     _render("{{ messages }}", messages)
     assert messages == [{"role": "user", "content": None, "thinking": "x"}]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in b %}" * 30 + "x" + "{% endfor %}" * 30,
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{% if a %}" * 120 + "{% endif %}" * 120,
+        "{{ a" + ".b" * 20000 + " }}",
+        "{% macro f(a, a) %}{% endmacro %}",
+        "x" * (MAX_SOURCE + 1),
+    ],
+)
+def test_what_does_not_compile_is_the_models_fault(source):
+    with pytest.raises(ModelError, match=r"does not compile|characters \(at most"):
+        ChatTemplate({"default": source}, {})
+
+
+@pytest.mark.parametrize("words", ["5", "['a', messages]", "none"])
+def test_any_value_may_be_raised(words):
+    with pytest.raises(TemplateError) as caught:
+        _render("{{ raise_exception(" + words + ") }}")
+    assert isinstance(caught.value.message, str)
+
+
+def test_an_endless_template_is_stopped(monkeypatch):
+    monkeypatch.setattr(chat_template, "RENDER_SECONDS", 0.2)
+    numbers = "range(100000)"
+    source = "{% for i in N %}{% for j in N %}{% endfor %}{% endfor %}".replace("N", numbers)
+    started = time.monotonic()
+    with pytest.raises(TemplateError, match="took too long"):
+        _render(source)
+    assert time.monotonic() - started < 3
+    time.sleep(0.3)  # and nothing strikes later
+    assert _render("{{ messages | length }}") == "5"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'a' * 10**10",
+        "10 ** (10**9)",
+        "[0] * 10**9 * 10",
+        "10**9 * 'ab'",
+        "'%9999999999d' % 1",
+        "'%*d' % (9999999999, 1)",
+        "2 ** 1000000",
+    ],
+)
+def test_results_have_bounds(expression):
+    with pytest.raises(TemplateError, match="too large"):  # and not while it compiles
+        _render("{{ " + expression + " }}")
+
+
+def test_ordinary_arithmetic_is_allowed():
+    assert _render("{{ 2 * 3 }}{{ 2 ** 10 }}{{ '-' * 3 }}{{ 7 % 4 }}{{ '%05d' % 7 }}") == (
+        "61024---300007"
+    )

@@ -63,6 +63,22 @@ def test_swapped_parts_are_refused(split):
         GgufSet(split / "m-Q8-00001-of-00003.gguf")
 
 
+@pytest.mark.parametrize("key", ["split.no", "split.count"])
+@pytest.mark.parametrize("value", ["one", ["a"], 1.5])
+def test_numbers_of_parts_are_whole_numbers(split, key, value):
+    path = split / "m-Q8-00002-of-00003.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_key_value("split.no", 1, gguf.GGUFValueType.UINT16)
+    writer.add_key_value("split.count", COUNT, gguf.GGUFValueType.UINT16)
+    kinds = {str: gguf.GGUFValueType.STRING, list: gguf.GGUFValueType.ARRAY}
+    writer.kv_data[0].pop(key)
+    writer.add_key_value(key, value, kinds.get(type(value), gguf.GGUFValueType.FLOAT32))
+    writer.add_tensor("c", np.zeros(4, np.float32))
+    finish(writer, path)
+    with pytest.raises(ModelError, match=rf"{key} = .* is not a whole number"):
+        GgufSet(split / "m-Q8-00002-of-00003.gguf")
+
+
 def test_parts_of_different_conversions_are_refused(split):
     _part(split, 2, names=("c",))
     with pytest.raises(ModelError, match="'c' is in an earlier part too"):

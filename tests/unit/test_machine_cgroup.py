@@ -233,12 +233,18 @@ def test_version_1_memory_limit(
     assert (machine.memory.limit, machine.memory.usable) == (limit, usable)
 
 
-@pytest.mark.parametrize(("wanted", "count"), [("3", 3), ("64", 8), ("1", 1)])
+@pytest.mark.parametrize(("wanted", "count"), [("3", 3), ("8", 8), ("1", 1)])
 def test_kt_threads_caps(monkeypatch: pytest.MonkeyPatch, wanted: str, count: int) -> None:
     monkeypatch.setenv("KT_THREADS", wanted)
     machine = captured("eight_cores")
     assert threads(machine) == count
     assert (f"KT_THREADS={wanted}" in machine.worker_cpus.reason) == (count < 8)
+
+
+def test_kt_threads_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KT_THREADS", "1000")
+    with pytest.raises(UsageError, match="KT_THREADS=1000: this machine has 1 to 8 for kt"):
+        captured("eight_cores")
 
 
 def test_a_malformed_kt_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,13 @@ def test_what_the_user_asks_for_is_done_or_refused(planner: Planner) -> None:
     assert made.max_batch == (3, "asked for")
     assert made.n_pages.value == 3 * 157
     assert len(made.worker_cpus.value) == 1
-    with pytest.raises(UsageError, match=r"--context 100001: this model has positions 1 to 100000"):
+    with pytest.raises(
+        UsageError, match=r"--context 100001: choose 16 to 100000; the model has no"
+    ):
         planner(64 * GIB, context=100_001)
+    with pytest.raises(UsageError, match=r"--context 15: .* no answer fits into less"):
+        planner(64 * GIB, context=15)
+    assert planner(64 * GIB, context=16).context.value == 16
     with pytest.raises(UsageError, match=r"--threads 999: this machine has 1 to"):
         planner(64 * GIB, threads=999)
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import numpy as np
 import pytest
@@ -78,11 +79,34 @@ def _metadata(**changes):
         ({"token_type": np.array([1])}, "token_type does not hold 4"),
         ({"eos_token_id": 4}, "eos_token_id = 4 is not an id"),
         ({"model": "llama"}, "scores does not hold 4"),
+        ({"model": "llama", "scores": ["a", "b", "c", "d"]}, "scores does not hold 4"),
+        ({"token_type": ["a", "b", "c", "d"]}, "token_type does not hold 4"),
+        ({"token_type": 3}, "token_type does not hold 4"),
+        ({"tokens": 5}, "tokens = 5 is not a list of texts"),
+        ({"add_bos_token": np.array([1, 2])}, "add_bos_token .* neither true nor false"),
+        ({"add_bos_token": "yes"}, "add_bos_token = yes is neither true nor false"),
     ],
 )
 def test_a_bad_vocabulary_is_refused(changes, words):
     with pytest.raises(ModelError, match=words):
         gguf_tokenizer.read(_metadata(**changes))
+
+
+@pytest.mark.parametrize("key", ["tokenizer.chat_template", "tokenizer.chat_template.tools"])
+def test_a_template_that_is_no_text_is_refused(key):
+    with pytest.raises(ModelError, match=rf"{key} = 5 is not a text"):
+        gguf_tokenizer.read({**_metadata(), key: 5})
+
+
+def test_a_piece_as_long_as_a_book_is_refused_and_not_cut_in_every_way():
+    tokens = [letter * 60_000 for letter in "abcdefgh"]
+    scores = np.zeros(8, np.float32)
+    types = np.ones(8, np.int32)
+    changed = _metadata(model="llama", tokens=tokens, scores=scores, token_type=types)
+    started = time.monotonic()
+    with pytest.raises(ModelError, match="token 0 has 60000 characters"):
+        gguf_tokenizer.read(changed)
+    assert time.monotonic() - started < 1
 
 
 def test_two_tokens_of_one_spelling_keep_their_ids():

@@ -134,3 +134,17 @@ def test_flags_of_special_tokens_are_kept(tmp_path, flags):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in ("a [X] b", "a[X]b", "[X]  the", "the  [X]", " [X][X] "):
         assert ours.encode(text, special=True) == theirs.encode(text)
+
+
+def test_special_tokens_may_be_shown(ours):
+    marked = ours.encode("a<|im_start|>b<|im_end|>c", special=True, add_bos=False)
+    assert set(ours.special_ids) == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
+    for shown, text in (((), "abc"), (("<|im_end|>", "<|other|>"), "ab<|im_end|>c")):
+        detokenizer = ours.detokenizer(shown=shown)
+        assert "".join(map(detokenizer.push, marked)) == text
+
+
+def test_the_template_s_source_is_known(ours, tmp_path):
+    assert "<|im_start|>" in ours.template
+    folder = tiny_tokenizer(tmp_path, template=None)
+    assert Tokenizer(hf_tokenizer.read(folder, {})).template == ""

@@ -112,7 +112,7 @@ class ModelWork:
 
 def _matrix(tensor: Tensor, packed_format: str = "") -> Load:
     n, k = tensor.shape
-    packed_format = packed_format or tensor.encoding.packed_format
+    packed_format = packed_format or tensor.packed_format
     kind = of_packed(packed_format).peak
     return Load(packed_bytes(packed_format, n, k), {kind: 2 * n * k})
 

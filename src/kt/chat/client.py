@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,15 @@ class Measures:
         return (self.tokens - 1) / self.decode if self.tokens > 1 and self.decode > 0 else None
 
 
-def find_url(url: str | None, home: Path) -> str:
-    """`url` with a scheme and without /v1, or that of the running server. Raises NoServer,
-    UsageError.
+def find_url(url: str | None, home: Path, say: Callable[[str], None]) -> str:
+    """`url` (an address, a port, with the API's path or without) as the base of a server's URLs, or
+    that of the running server; `say` is told if there are several. Raises NoServer, UsageError.
     """
     if url is None:
-        found = state.read(home)
-        if found is None:
-            raise NoServer("no kt server is running here", hint=START_HINT)
-        return found.url
+        return _newest(home, say)
     full = url if "://" in url else f"http://{url}"
+    if re.match(r"\d+(/|$)", url):
+        full = f"http://127.0.0.1:{url}"
     try:
         parts = urlsplit(full)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -81,7 +81,18 @@ def find_url(url: str | None, home: Path) -> str:
         valid = False
     if not valid:
         raise UsageError(f"{url!r} is not a server's URL", hint="for example http://127.0.0.1:8000")
-    return full.rstrip("/").removesuffix("/v1")
+    return re.sub(r"(/v1(/.*)?|/health)?/*$", "", full)
+
+
+def _newest(home: Path, say: Callable[[str], None]) -> str:
+    found = state.living(home)
+    if not found:
+        raise NoServer("no kt server is running here", hint=START_HINT)
+    first, *others = found
+    if others:
+        choices = ", ".join(f"--url {server.url} asks {server.model}" for server in others)
+        say(f"{len(found)} servers run here; this is {first.model} at {first.url}; {choices}")
+    return first.url
 
 
 class Client:

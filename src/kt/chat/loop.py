@@ -11,11 +11,12 @@ from rich.console import Console
 
 from kt.chat import terminal
 from kt.chat.client import Measures
+from kt.chat.interrupts import Interrupts
 from kt.chat.session import Session
 from kt.errors import KtError, UsageError
 
 # A path such as /etc/hosts is no command.
-COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?", re.DOTALL)
+COMMAND = re.compile(r"/([A-Za-z?]+)(?:\s+(.*))?", re.DOTALL)
 
 
 class Loop:
@@ -26,32 +27,35 @@ class Loop:
         self._console = console
         self._read = read
         self._over = False
+        self._interrupts = Interrupts()
 
     def run(self) -> None:
         greeting = f"{self._session.model} at {self._session.client.url} · /help for commands"
         terminal.show_note(self._console, greeting)
-        while not self._over:
-            try:
-                line = self._read().strip()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                terminal.show_note(self._console, "Ctrl-D or /quit leaves")
-                continue
-            if line:
-                self._handle(line)
+        with self._interrupts.noted():
+            while not self._over:
+                self._interrupts.forget()
+                try:
+                    line = self._read().strip()
+                except EOFError:
+                    return
+                except KeyboardInterrupt:
+                    terminal.show_note(self._console, "Ctrl-D or /quit leaves")
+                    continue
+                if line:
+                    self._handle(line)
 
     def _handle(self, line: str) -> None:
         try:
             if match := COMMAND.fullmatch(line):
-                self._command(match[1], (match[2] or "").strip())
+                self._command(match[1].lower(), unquoted(match[2] or ""))
             else:
                 self._answer(line)
         except KtError as error:
             terminal.show_error(self._console, error)
 
     def _command(self, name: str, argument: str) -> None:
-        command = COMMANDS.get(name)
+        command = COMMANDS.get(ALIASES.get(name, name))
         if command is None:
             raise UsageError(f"there is no command /{name}", hint="/help lists them")
         command.action(self, argument)
@@ -61,19 +65,21 @@ class Loop:
         measures = Measures()
         answer = self._session.ask(question, measures)
         view = terminal.view(self._console)
+        stopped = False
         try:
-            for text in answer:
+            while True:
+                with self._interrupts.felt():
+                    text = next(answer, None)
+                if text is None:
+                    break
                 view.add(text)
         except KeyboardInterrupt:
-            view.close()
-            terminal.show_note(self._console, "stopped")
-        except BaseException:
-            view.close()
-            raise
-        else:
-            view.close()
+            stopped = True
         finally:
+            view.close()
             answer.close()
+        if stopped:
+            terminal.show_note(self._console, "stopped")
         terminal.show_measures(self._console, measures)
 
     def _help(self, _: str) -> None:
@@ -82,10 +88,13 @@ class Loop:
         terminal.show_note(self._console, "\n".join([*lines, keys]))
 
     def _system(self, text: str) -> None:
+        before, self._session.system = self._session.system, text
         if text:
-            self._session.system = text
-        shown = self._session.system or "there is no system prompt; /system TEXT sets one"
-        terminal.show_note(self._console, shown)
+            terminal.show_note(self._console, f"from now on the system prompt is: {text}")
+        elif before:
+            terminal.show_note(self._console, f"no system prompt any more; it was: {before}")
+        else:
+            terminal.show_note(self._console, "there is no system prompt; /system TEXT sets one")
 
     def _clear(self, _: str) -> None:
         self._session.clear()
@@ -105,6 +114,14 @@ class Loop:
         self._over = True
 
 
+def unquoted(text: str) -> str:
+    """`text` without space around it, and without a pair of quotes around that."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1].strip()
+    return text
+
+
 class Command(NamedTuple):
     action: Callable[[Loop, str], None]
     help: str
@@ -112,9 +129,12 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "help": Command(Loop._help, "this list"),
-    "system": Command(Loop._system, "[TEXT] show or set the system prompt"),
+    "system": Command(
+        Loop._system, "[TEXT] set the system prompt; without TEXT there is none any more"
+    ),
     "clear": Command(Loop._clear, "forget the conversation"),
     "regenerate": Command(Loop._regenerate, "answer the last question again"),
     "save": Command(Loop._save, "FILE write the conversation (Markdown, or JSON for *.json)"),
-    "quit": Command(Loop._quit, "leave (also Ctrl-D)"),
+    "quit": Command(Loop._quit, "leave (also /exit, Ctrl-D)"),
 }
+ALIASES = {"exit": "quit", "?": "help"}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+
+from kt import words
 
 HISTORY_NAME = "chat_history"
 PROMPT = "> "
@@ -29,7 +34,46 @@ def line_reader(home: Path, commands: list[str]) -> Callable[[], str]:
         completer=completer,
         complete_while_typing=False,
     )
-    return lambda: session.prompt(PROMPT)
+    return lambda: _question(session)
+
+
+def _question(session: PromptSession[str]) -> str:
+    """One question. Ctrl-C after Enter is for the answer: it is sent again as a signal."""
+    late = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal late
+        late = True
+        loop = session.app.loop
+        if loop is not None and session.app.is_running:
+            loop.call_soon_threadsafe(_give_up, session)
+
+    # The toolkit's own handler would swallow a signal that comes after Enter.
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        text = session.prompt(PROMPT, handle_sigint=False)
+        late = _pressed_ahead(session) or late
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if late:
+        signal.raise_signal(signal.SIGINT)
+    return words.typed(text)
+
+
+def _give_up(session: PromptSession[str]) -> None:
+    """A signal from outside: while the prompt waits, Ctrl-C is a key and no signal."""
+    if session.app.is_running and not session.app.is_done:
+        session.app.exit(exception=KeyboardInterrupt)
+
+
+def _pressed_ahead(session: PromptSession[str]) -> bool:
+    """Whether Ctrl-C is among the keys that were pressed after Enter, before the terminal made
+    signals of it again; the others stay for the next question."""
+    with session.input.raw_mode():
+        keys = get_typeahead(session.input) + session.input.read_keys()
+    stop = next((i for i, press in enumerate(keys) if press.key == Keys.ControlC), None)
+    store_typeahead(session.input, keys if stop is None else keys[stop + 1 :])
+    return stop is not None
 
 
 def _history(home: Path) -> History:
@@ -56,6 +100,13 @@ def _bindings() -> KeyBindings:
             buffer.insert_text("\n")
         else:
             buffer.validate_and_handle()
+
+    @bindings.add("c-c")
+    def stop(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()  # as a shell does: away with this line
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
 
     @bindings.add("escape", "enter")
     def new_line(event: KeyPressEvent) -> None:

@@ -122,4 +122,4 @@ def show_note(console: Console, text: str) -> None:
 def show_error(console: Console, error: KtError) -> None:
     console.print(f"[red]{escape(error.message)}[/]", highlight=False)
     if error.hint:
-        show_note(console, error.hint)
+        show_note(console, error.advice)

@@ -3,24 +3,27 @@ status."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from kt import __version__, settings
 from kt.cli import render
-from kt.errors import KtError
+from kt.cli.command import Command as PlainCommand
+from kt.cli.command import Group
+from kt.errors import EXIT_INTERRUPTED, KtError
 
 EXIT_UNEXPECTED = 70  # sysexits.h: EX_SOFTWARE
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_HINT = "Free some space, or write somewhere else."
 
 
-class Command(NamedTuple):
+class Row(NamedTuple):
     """Where a subcommand lives: `attribute` of `module` is a function or a Typer app."""
 
     module: str
@@ -29,23 +32,26 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "doctor": Command("kt.cli.doctor", "doctor", "Survey this machine: what kt will use, and why."),
-    "models": Command("kt.cli.models", "models", "List the models known by name."),
-    "run": Command("kt.cli.run", "run", "Load a model and serve it on this machine."),
-    "chat": Command("kt.cli.chat", "chat", "Talk to a running model."),
-    "bench": Command(
+    "doctor": Row("kt.cli.doctor", "doctor", "Survey this machine: what kt will use, and why."),
+    "models": Row("kt.cli.models", "models", "List the models known by name."),
+    "run": Row("kt.cli.run", "run", "Load a model and serve it on this machine."),
+    "chat": Row("kt.cli.chat", "chat", "Talk to a running model."),
+    "convert": Row(
+        "kt.cli.convert", "convert", "Convert a model into files that load at once anywhere."
+    ),
+    "bench": Row(
         "kt.cli.bench", "bench", "Measure a model, or one layer, against the machine's limits."
     ),
 }
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(Group):
     """Knows its commands by name and one line of help; imports only the one that runs."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # Stand-ins, enough for the list in --help and for the suggestion after a typo.
-        self.commands = {name: TyperCommand(name, help=row.help) for name, row in COMMANDS.items()}
+        self.commands = {name: PlainCommand(name, help=row.help) for name, row in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
@@ -58,7 +64,7 @@ def load(name: str) -> Any:
     found = getattr(importlib.import_module(row.module), row.attribute)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False)
-        single.command(name, help=found.__doc__ or row.help)(found)
+        single.command(name, cls=PlainCommand, help=found.__doc__ or row.help)(found)
         found = single
     command = typer.main.get_command(found)
     command.name = name
@@ -95,13 +101,23 @@ def _kt(
     pass
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point. Never returns, never shows a traceback unless KT_DEBUG asks for it."""
-    sys.exit(run(argv))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs kt as a process of its own and returns the exit status."""
+    render.prepare_streams()
+    return run(argv)
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Runs `argv` (default: the process arguments) and returns the exit status."""
+    """Runs `argv` (default: the process arguments) and returns the exit status. Never shows a
+    traceback unless KT_DEBUG asks for it.
+    """
+    status = _run(argv)
+    if status == EXIT_INTERRUPTED:
+        render.interrupted()
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         app(args=None if argv is None else list(argv), prog_name="kt")
     except SystemExit as stop:  # typer's own way out: --help, usage errors, typer.Exit
@@ -111,15 +127,36 @@ def run(argv: Sequence[str] | None = None) -> int:
         return problem.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away (`kt models | head`); Python's own flush at exit must not complain
-        # either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away (`kt models | head`)
+        _drop_output()
         return 1
     except Exception as problem:
+        if _was_interrupted(problem):
+            return EXIT_INTERRUPTED
+        if isinstance(problem, OSError) and problem.errno in DISK_FULL:
+            _drop_output()
+            render.error(KtError(f"cannot write: {_reason(problem)}", hint=FULL_HINT))
+            return KtError.exit_code
         render.unexpected(problem, debug=_debug())
         return EXIT_UNEXPECTED
     return 0
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere, so that Python's own flush at the end is quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _reason(problem: OSError) -> str:
+    where = f"{problem.filename}: " if problem.filename else ""
+    return f"{where}{problem.strerror or problem}"
+
+
+def _was_interrupted(problem: BaseException | None) -> bool:
+    """Modules written in C may turn an interrupt of their import into another error."""
+    while problem is not None and not isinstance(problem, KeyboardInterrupt):
+        problem = problem.__cause__ or problem.__context__
+    return problem is not None
 
 
 def _debug() -> bool:

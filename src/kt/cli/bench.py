@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from kt import settings
 from kt.cli import bench_view, render
+from kt.cli.command import Command, Group
 from kt.errors import UsageError
 from kt.units import Choice
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT = "model"
 
 
-class _DefaultGroup(TyperGroup):
+class _DefaultGroup(Group):
     """`kt bench MODEL` is `kt bench model MODEL`; `./experts` names a file of that name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,16 +41,19 @@ bench = typer.Typer(
     "kt bench MODEL measures a model, kt bench experts one layer.",
 )
 
-Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: see kt doctor.")]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
+]
 VariantName = Annotated[
-    str | None, typer.Option(help="Kernel variant, to go below what the CPU can do.")
+    str | None,
+    typer.Option(metavar="NAME", help="Kernel variant, to go below what the CPU can do."),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object; docs/bench.md names its fields.")
 ]
 
 
-@bench.command("model")
+@bench.command("model", cls=Command)
 def bench_model(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Alias, path, or owner/name[:QUANTISATION].")
@@ -68,9 +71,12 @@ def bench_model(
         str | None, typer.Option(metavar="N[,N...]", help="Sequences at once. Default: 1,4.")
     ] = None,
     decode: Annotated[
-        int, typer.Option(min=0, help="Tokens decoded in a repetition; 0: only prefill.")
+        int,
+        typer.Option(min=0, metavar="N", help="Tokens decoded in a repetition; 0: only prefill."),
     ] = 16,
-    repeat: Annotated[int, typer.Option(min=1, help="Repetitions, after one to warm up.")] = 3,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Repetitions, after one to warm up.")
+    ] = 3,
     threads: Threads = None,
     variant: VariantName = None,
     as_json: AsJson = False,
@@ -104,24 +110,33 @@ def bench_model(
         bench_view.show_model(report)
 
 
-@bench.command("experts")
+@bench.command("experts", cls=Command)
 def bench_experts(
-    hidden: Annotated[int, typer.Option(help="Width of the hidden state.")],
-    intermediate: Annotated[int, typer.Option(help="Width of an expert.")],
-    experts: Annotated[int, typer.Option(help="Experts of the layer.")],
-    top_k: Annotated[int, typer.Option(help="Experts that a token chooses.")],
+    hidden: Annotated[int, typer.Option(metavar="N", help="Width of the hidden state.")],
+    intermediate: Annotated[int, typer.Option(metavar="N", help="Width of an expert.")],
+    experts: Annotated[int, typer.Option(metavar="N", help="Experts of the layer.")],
+    top_k: Annotated[int, typer.Option(metavar="N", help="Experts that a token chooses.")],
     weight_format: Annotated[
-        str, typer.Option("--format", help="bf16, int8, int4, q4_k, ...: docs/bench.md.")
+        str,
+        typer.Option(
+            "--format", metavar="NAME", help="bf16, int8, int4, q4_k, ...: docs/bench.md."
+        ),
     ],
     tokens: Annotated[
         str, typer.Option(metavar="T[,T...]", help="Tokens computed at once.")
     ] = "1,8,128,512",
     layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Layers to rotate over. Default: 1 GiB of weights or more."),
+        typer.Option(
+            min=1, metavar="N", help="Layers to rotate over. Default: 1 GiB of weights or more."
+        ),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=2, help="Least repetitions of a measurement.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0, help="Least seconds of a measurement.")] = 1.0,
+    repeat: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Least repetitions of a measurement.")
+    ] = 5,
+    seconds: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Least seconds of a measurement.")
+    ] = 1.0,
     threads: Threads = None,
     variant: VariantName = None,
     as_json: AsJson = False,
@@ -132,6 +147,7 @@ def bench_experts(
     from kt.bench import formats
     from kt.bench.expert_weights import Sizes
     from kt.kernels.library import load
+    from kt.machine.workers import limited
 
     wanted = measure.Wanted(
         Sizes(hidden, intermediate, experts, top_k),
@@ -144,7 +160,7 @@ def bench_experts(
     wanted.sizes.check(wanted.format)
     machine = _survey()
     chosen = _variant(machine, variant)
-    cpus = _workers(machine, threads)
+    cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
     report = measure.bench(
         wanted,
         load(chosen.value.name),
@@ -172,17 +188,6 @@ def _variant(machine: Machine, asked: str | None) -> Choice[Variant]:
 
     source = "--variant" if asked else "KT_VARIANT"
     return select(machine.cpu, asked or settings.load().variant, source=source)
-
-
-def _workers(machine: Machine, threads: int | None) -> Choice[tuple[int, ...]]:
-    found = machine.worker_cpus
-    if threads is None:
-        return found
-    if not 1 <= threads <= len(found.value):
-        raise UsageError(
-            f"--threads {threads}: this machine has 1 to {len(found.value)} for kt ({found.reason})"
-        )
-    return Choice(found.value[:threads], "asked for")
 
 
 def _locate(entry: Entry) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kt import settings
+from kt import settings, words
 from kt.cli import render
 from kt.errors import UsageError
 
@@ -21,23 +21,33 @@ if TYPE_CHECKING:
 
 def chat(
     prompt: Annotated[
-        str | None, typer.Argument(help="One question; without it a conversation starts.")
+        str | None,
+        typer.Argument(metavar="QUESTION", help="One question; without it a conversation starts."),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="The server; default: the one running here.")
+        str | None, typer.Option(metavar="URL", help="The server; default: the one running here.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model's name; default: the first one served.")
+        str | None,
+        typer.Option(metavar="NAME", help="The model's name; default: the first one served."),
     ] = None,
-    system: Annotated[str, typer.Option(help="A system prompt.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=2, help="0: the best token always. Default: the model's, or 0.7."),
+        typer.Option(
+            min=0,
+            max=2,
+            metavar="T",
+            help="0: the best token always. Default: the model's, or 0.7.",
+        ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The longest answer, in tokens. Default: 2048.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="The longest answer, in tokens. Default: 2048."),
     ] = None,
-    api_key: Annotated[str | None, typer.Option(help="The server's key, if it has one.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The server's key, if it has one.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; docs/chat.md names its fields.")
     ] = False,
@@ -51,9 +61,10 @@ def chat(
 
     home = settings.load().home
     question = _question(prompt)
+    system = words.typed(system)
     if as_json and question is None:
         raise UsageError("--json needs a question", hint='kt chat --json "one question"')
-    client = Client(find_url(url, home), api_key)
+    client = Client(find_url(url, home, render.note), api_key)
     try:
         options: dict[str, Any] = {"max_tokens": max_tokens or MAX_TOKENS}
         name = model or client.model()
@@ -72,13 +83,22 @@ def chat(
 
 def _question(prompt: str | None) -> str | None:
     """The argument, what is piped in, or both; None if the user should be asked."""
+    given = None if prompt is None else words.typed(prompt)
+    if given is not None and not given.strip():
+        given = ""
     if sys.stdin is None or sys.stdin.isatty():
-        return prompt
-    piped = sys.stdin.buffer.read().decode(errors="replace").strip()
-    question = "\n\n".join(part for part in (prompt, piped) if part)
+        if given == "":
+            raise _no_question()
+        return given
+    piped = words.piped(sys.stdin.buffer.read()).strip()
+    question = "\n\n".join(part for part in (given, piped) if part)
     if not question:
-        raise UsageError("there is no question", hint='kt chat "one question"')
+        raise _no_question()
     return question
+
+
+def _no_question() -> UsageError:
+    return UsageError("there is no question", hint='kt chat "one question"')
 
 
 def _converse(session: Session) -> None:

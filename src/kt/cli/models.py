@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import catalog
-from kt.cli import render
+from kt.cli import render, runnable
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
     from kt.catalog import Entry
-
-READABLE_FORMATS = frozenset({"bf16"})
 
 
 def models(
@@ -50,7 +48,7 @@ def models(
 
 def _row(alias: str, entry: Entry, usable: int, downloaded: bool) -> dict[str, Any]:
     """One alias as --json shows it."""
-    runnable, why = _runnable(entry)
+    why = runnable.why_not(entry)
     needed = entry.size_bytes or entry.experts_bytes or 0
     return {
         "alias": alias,
@@ -63,22 +61,11 @@ def _row(alias: str, entry: Entry, usable: int, downloaded: bool) -> dict[str, A
         "params_active_billions": entry.params_active,
         "size_bytes": entry.size_bytes,
         "experts_bytes": entry.experts_bytes,
-        "runnable": runnable,
+        "runnable": not why,
         "not_runnable_because": why or None,
         "fits": needed <= usable,
         "downloaded": downloaded,
     }
-
-
-def _runnable(entry: Entry) -> tuple[bool, str]:
-    """Whether this version of kt implements the family and reads the format; else the reason."""
-    from kt.models.families import FAMILIES
-
-    if entry.family not in FAMILIES:
-        return False, f"family {entry.family} is not implemented"
-    if entry.format not in READABLE_FORMATS:
-        return False, f"format {entry.format} is not implemented"
-    return True, ""
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kt.cli import render
@@ -56,8 +58,25 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
     ]
     render.facts(f"Plan for {plan.model}", rows, to=console)
     memory = [(PARTS[name], format_bytes(count)) for name, count in plan.parts.items()]
+    if plan.mapped_bytes:
+        memory.append(("of it mapped", f"{format_bytes(plan.mapped_bytes)} of the converted files"))
     memory.append(("in all", f"{format_bytes(plan.needed)} of {format_bytes(plan.usable.value)}"))
     render.table((("", "left"), ("", "left")), memory, title="Memory", to=console)
+
+
+@contextmanager
+def failures(*, as_json: bool) -> Iterator[None]:
+    """With --json a program finds on stdout why there is no plan; people find it on stderr."""
+    from kt.placement.refusal import PlanDoesNotFit
+
+    try:
+        yield
+    except KtError as problem:
+        if as_json:
+            reason = {"status": problem.exit_code, "message": problem.message, "hint": problem.hint}
+            plan = {"plan": problem.plan} if isinstance(problem, PlanDoesNotFit) else {}
+            render.json({"fits": False, **plan, "error": reason})
+        raise
 
 
 def show_answer(handle: Handle) -> None:

@@ -6,8 +6,10 @@ go plain lines, unwrapped, and a bar becomes a line at its start, its end, and n
 
 from __future__ import annotations
 
+import io
 import json as json_module
 import logging
+import os
 import sys
 import time
 import traceback
@@ -36,6 +38,18 @@ PLAIN_SECONDS = 30.0
 _PIPE_WIDTH = 4096  # wide enough that nothing is wrapped where a program reads
 
 
+def prepare_streams() -> None:
+    """Text that the terminal's encoding lacks is shown as "?", and a closed stream takes anything.
+    To be called once, before anything is printed.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def stdout() -> Console:
     """The console for results."""
     return _console(sys.stdout)
@@ -58,8 +72,10 @@ def result(text: str, *, end: str = "\n") -> None:
 
 
 def json(document: Any) -> None:
-    """`document` as JSON to stdout, keys in the documented order."""
-    result(json_module.dumps(document, indent=2, ensure_ascii=False))
+    """`document` as JSON to stdout, keys in the documented order. Nothing gets lost in an encoding
+    that lacks characters."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    result(json_module.dumps(document, indent=2, ensure_ascii=not encoding.startswith("utf")))
 
 
 def note(text: str) -> None:
@@ -77,7 +93,14 @@ def error(problem: KtError) -> None:
     console = stderr()
     console.print(f"[bold red]error:[/] {escape(problem.message)}", soft_wrap=True)
     if problem.hint:
-        console.print(escape(problem.hint), soft_wrap=True)
+        console.print(escape(problem.advice), soft_wrap=True)
+
+
+def interrupted() -> None:
+    """The last line of a command that Ctrl-C ended."""
+    console = stderr()
+    # A terminal has shown ^C at the start of this line.
+    console.print("\ninterrupted" if console.is_terminal else "interrupted")
 
 
 def unexpected(problem: BaseException, *, debug: bool) -> None:

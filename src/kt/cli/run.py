@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kt import catalog, settings
-from kt.cli import plan_view, render
-from kt.errors import KtError, UsageError
+from kt import catalog, settings, words
+from kt.cli import plan_view, render, runnable
+from kt.errors import UsageError
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
@@ -41,43 +41,65 @@ def run(
         str | None, typer.Option(metavar="TEXT", help="Answer this on stdout and end; no server.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than loopback need a key.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address to listen on; others than loopback need a key."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(metavar="N", help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
     api_key: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Clients must send it; may be repeated.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(help="Longest prompt and answer, in tokens. Default: what fits.")
+        int | None,
+        typer.Option(metavar="N", help="Longest prompt and answer, in tokens. Default: what fits."),
     ] = None,
     max_batch: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Requests computed at once. Default: 8.")
+        int | None,
+        typer.Option(min=1, max=256, metavar="N", help="Requests computed at once. Default: 8."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Worker threads. Default: see kt doctor.")
+        int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
     ] = None,
     variant: Annotated[
-        str | None, typer.Option(help="Kernel variant, to go below what the CPU can do.")
+        str | None,
+        typer.Option(metavar="NAME", help="Kernel variant, to go below what the CPU can do."),
     ] = None,
     max_queue: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait; more are told to come back.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Requests that may wait; more are told to come back."
+        ),
     ] = 256,
     request_timeout: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds an answer may take. Default: any.")
+        float | None,
+        typer.Option(min=0.1, metavar="S", help="Seconds an answer may take. Default: any."),
     ] = None,
     cors: Annotated[
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Web pages of ORIGIN may ask; may be repeated."),
     ] = None,
     tool_form: Annotated[
-        str | None, typer.Option(help="How the model writes tool calls. Default: its template's.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="How the model writes tool calls. Default: its template's."
+        ),
     ] = None,
     reasoning_form: Annotated[
-        str | None, typer.Option(help="How the model marks thoughts. Default: its template's.")
+        str | None,
+        typer.Option(metavar="NAME", help="How the model marks thoughts. Default: its template's."),
     ] = None,
     speculate: Annotated[
         Speculation, typer.Option(help="Guess greedy answers' next tokens from their own text.")
     ] = Speculation.OFF,
+    unload_after: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0, metavar="S", help="Seconds without requests before memory is given back."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and load nothing.")
     ] = False,
@@ -98,12 +120,20 @@ def run(
     from kt.kernels.variants import select
 
     wanted = settings.load()
-    entry = catalog.resolve(model)
+    if prompt is not None:
+        prompt = words.typed(prompt)
+        if not prompt.strip():
+            raise UsageError("the prompt is empty", hint='kt run MODEL --prompt "one question"')
     forms = {"tool_form": tool_form, "reasoning_form": reasoning_form}
     serving = prompt is None and not dry_run
     if serving:
         _check_serving(forms, cors or [], api_key or [])
-    with closing(_reserve(host, port, api_key)) if serving else nullcontext() as listener:
+    with (
+        plan_view.failures(as_json=as_json),
+        closing(_reserve(host, port, api_key)) if serving else nullcontext() as listener,
+    ):
+        entry = catalog.resolve(model)
+        runnable.check(entry)
         machine = _survey()
         # A CPU that cannot run kt is told so before a download, not after.
         source = "--variant" if variant else "KT_VARIANT"
@@ -111,23 +141,19 @@ def run(
         if not as_json:
             plan_view.show_machine(machine)
         path = _locate(entry, wanted, machine, dry_run)
-        try:
-            prepared = launch.prepare(
-                path,
-                machine,
-                name=entry.name,
-                variant=chosen,
-                context=context,
-                max_batch=max_batch,
-                threads=threads,
-            )
-        except KtError as problem:
-            _show_refused(problem, as_json)
-            raise
+        prepared = launch.prepare(
+            path,
+            machine,
+            name=entry.name,
+            variant=chosen,
+            context=context,
+            max_batch=max_batch,
+            threads=threads,
+        )
         plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
         if dry_run:
             return
-        with _launch(prepared, speculate, max_queue) as running:
+        with _launch(prepared, speculate, max_queue, unload_after) as running:
             if prompt is not None:
                 _answer(running, prompt)
             else:
@@ -167,16 +193,12 @@ def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: 
     from kt import download
     from kt.placement.plan import admit
 
+    if entry.size_bytes and not (dry_run and download.is_cached(entry)):
+        admit(entry.size_bytes, machine, entry.name)
     if dry_run:
         if not download.is_cached(entry):
-            size = f" ({format_bytes(entry.size_bytes)})" if entry.size_bytes else ""
-            raise UsageError(
-                f"{entry.repo} is not downloaded yet{size}, and a plan is made from its files",
-                hint="Leave --dry-run out to download it; what cannot fit is refused before.",
-            )
+            raise _no_files(entry, machine)
         return download.fetch(entry, offline=True)
-    if entry.size_bytes:
-        admit(entry.size_bytes, machine, entry.name)
     with render.progress(f"Downloading {entry.repo}") as update:
         return download.fetch(
             entry,
@@ -188,19 +210,31 @@ def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: 
         )
 
 
-def _show_refused(problem: KtError, as_json: bool) -> None:
-    from kt.placement.refusal import PlanDoesNotFit
+def _no_files(entry: Entry, machine: Machine) -> UsageError:
+    """Without its files there is no plan, but the catalogue may know how large the weights are."""
+    known = ""
+    if entry.size_bytes:
+        usable = format_bytes(machine.memory.usable)
+        known = f" (weights of {format_bytes(entry.size_bytes)}; kt may use {usable} of memory)"
+    return UsageError(
+        f"{entry.repo} is not downloaded yet{known}, and a plan is made from its files",
+        hint="Leave --dry-run out to download it; what cannot fit is refused before.",
+    )
 
-    if as_json and isinstance(problem, PlanDoesNotFit):
-        render.json({"fits": False, "plan": problem.plan})
 
-
-def _launch(prepared: Prepared, speculate: Speculation, max_queue: int) -> Running:
+def _launch(
+    prepared: Prepared, speculate: Speculation, max_queue: int, unload_after: float | None
+) -> Running:
     from kt.engine.launch import launch
 
     with render.progress(f"Loading {prepared.name}") as update:
-        guesses: Literal["ngram"] | None = None if speculate is Speculation.OFF else "ngram"
-        return launch(prepared, progress=update, speculate=guesses, max_queue=max_queue)
+        return launch(
+            prepared,
+            progress=update,
+            speculate="ngram" if speculate is Speculation.NGRAM else None,
+            max_queue=max_queue,
+            unload_after=unload_after,
+        )
 
 
 def _serve(

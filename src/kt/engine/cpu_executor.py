@@ -9,12 +9,14 @@ import numpy as np
 
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
 from kt.engine.lowering import PackedMatrix, lower
-from kt.errors import DoesNotFit
-from kt.kernels.library import Library, Source
+from kt.engine.sources import source_of
+from kt.errors import DoesNotFit, ModelError
+from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
+from kt.weights.packed_folder import ALIGNMENT
 
 Progress = Callable[[int, int], None]
 
@@ -51,7 +53,8 @@ class CpuExecutor:
         self._step = lower(spec, checkpoint, library)
         self._norm_eps = np.float32(spec.norm_eps)
         self._final_norm = dequantize(checkpoint.tensor("final_norm"))
-        self._weights = self._allocate(sum(m.nbytes for m in self._step.matrices), "weights")
+        packed = sum(m.nbytes for m in self._step.matrices if not m.mapped)
+        self._weights = self._allocate(max(packed, 1), "weights")
         self._pack(progress)
         self._program, self._kv = self._build(spec)
         self._logits = np.empty((0, spec.vocab), np.float32)
@@ -169,10 +172,13 @@ class CpuExecutor:
         return self._ffi.gc(data, lambda pointer: self._lib.kt_free(pointer, nbytes))
 
     def _pack(self, progress: Progress | None) -> None:
-        total = sum(m.nbytes for m in self._step.matrices)
+        total = sum(m.nbytes for m in self._step.matrices if not m.mapped)
         at = self._ffi.cast("uint8_t *", self._weights)
         done = 0
         for matrix in self._step.matrices:
+            if matrix.mapped:
+                self._map(matrix)
+                continue
             for weight in matrix.weights:
                 weight.data = at
             for index in range(len(matrix.tensors)):
@@ -182,9 +188,21 @@ class CpuExecutor:
                     progress(done, total)
             at += matrix.nbytes
 
+    def _map(self, matrix: PackedMatrix) -> None:
+        """Lets the kernels read a packed matrix, or all experts of a part, where the file is
+        mapped; the step program keeps the tensors, and they the map.
+        """
+        first = matrix.tensors[0].data.ctypes.data
+        for i, tensor in enumerate(matrix.tensors):
+            if tensor.data.size != matrix.stride or tensor.data.ctypes.data % ALIGNMENT:
+                raise ModelError(f"{tensor.name} is not packed as {matrix.format}")
+            if tensor.data.ctypes.data != first + i * matrix.stride:
+                raise ModelError(f"{tensor.name} does not follow the expert before it")
+        for weight in matrix.weights:
+            weight.data = self._ffi.cast("void *", first)
+
     def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
-        tensor = matrix.tensors[index]
-        source = Source(tensor.data, tensor.encoding.id, tensor.data.size // matrix.n)
+        source = source_of(matrix.tensors[index], matrix.format)
         self._library.pack(self._pool, matrix.format, (matrix.n, matrix.k), source, target)
 
     def _build(self, spec: ModelSpec) -> tuple[Any, Any]:

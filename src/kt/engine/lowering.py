@@ -13,6 +13,7 @@ from kt.kernels.library import Library
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RouterSpec
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
+from kt.weights.packed_folder import is_packed
 from kt.weights.tensor import Tensor
 
 _SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "KT_SQRT_SOFTPLUS"}
@@ -36,6 +37,11 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         return self.stride * len(self.tensors)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the tensors are packed already, one behind the other."""
+        return is_packed(self.tensors[0])
 
 
 @dataclass(eq=False)
@@ -135,7 +141,8 @@ class _Lowering:
         router = self.checkpoint.tensor(f"layers.{index}.router")
         self.slot("router", spec.router.n_experts)
         # The choice of experts is decided in float32: rounding here would change which ones run.
-        self.op("LINEAR", "normed", "router", [self.matrix([_as_f32(router)], "F32")])
+        exact = router if is_packed(router) else _as_f32(router)
+        self.op("LINEAR", "normed", "router", [self.matrix([exact], "F32")])
         self.router(self.op("ROUTE", "router", "router"), spec.router)
         parts = [self.checkpoint.experts(index, part) for part in ("gate", "up", "down")]
         op = self.op("MLP", "normed", "hidden", [self.matrix(part) for part in parts])
@@ -169,12 +176,15 @@ class _Lowering:
             weight.format = self.library.format(matrix.format)
             weight.count, weight.n, weight.k = len(matrix.tensors), matrix.n, matrix.k
             weight.stride = matrix.stride
+            factors = _factors(matrix)
+            if factors is not None:
+                weight.scale = self.array(factors)
             matrix.weights.append(weight)
         self.program.operations.append(op)
         return op
 
     def matrix(self, tensors: Sequence[Tensor], packed_format: str = "") -> PackedMatrix:
-        packed_format = packed_format or tensors[0].encoding.packed_format
+        packed_format = packed_format or tensors[0].packed_format
         n, k = tensors[0].shape
         stride = self.lib.kt_packed_bytes(self.library.format(packed_format), n, k)
         matrix = PackedMatrix(tensors, packed_format, n, k, stride)
@@ -188,6 +198,14 @@ class _Lowering:
         array = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         self.program.keep.append(array)
         return self.ffi.cast("float *", array.ctypes.data)
+
+
+def _factors(matrix: PackedMatrix) -> list[float] | None:
+    """What multiplies each matrix beside its packed scales; None if nothing does."""
+    first = matrix.tensors[0].quant
+    if first is None or first.factor is None or matrix.format != first.packed_format:
+        return None  # or packed from float32 values, which have it
+    return [tensor.quant.factor_value() for tensor in matrix.tensors if tensor.quant]
 
 
 def _as_f32(tensor: Tensor) -> Tensor:

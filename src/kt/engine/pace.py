@@ -12,18 +12,21 @@ from kt.units import Choice
 
 STEP_SECONDS = 0.2
 """The longest pause in a running answer that a new prompt should cause."""
+_LONG_PROMPT = 4096
+"""Tokens. Attention makes later chunks dearer than early ones; the last of these sets the pace."""
 _UNIT = 32
 
 
 def measure(executor: Executor, limit: int) -> Choice[int]:
-    """Times the largest prefill and a small one, and chooses from that. Raises KtError.
+    """Times the largest prefill and a small one at the end of a long prompt, and chooses from that.
 
-    limit: the longest sequence. The first pages are written.
+    limit: the longest sequence. Pages are written. Raises KtError.
     """
-    most = min(executor.max_batch_tokens, limit)
+    end = min(limit, _LONG_PROMPT)
+    most = min(executor.max_batch_tokens, end)
     few = min(_UNIT, most)
-    long = _seconds(lambda: _prefill(executor, most))
-    short = _seconds(lambda: _prefill(executor, few))
+    long = _seconds(lambda: _prefill(executor, end - most, most))
+    short = _seconds(lambda: _prefill(executor, end - few, few))
     per_token = max(long - short, 0.0) / max(most - few, 1)
     return choose(max(short - per_token * few, 0.0), per_token, most)
 
@@ -48,13 +51,14 @@ def choose(fixed: float, per_token: float, most: int) -> Choice[int]:
     )
 
 
-def _prefill(executor: Executor, tokens: int) -> None:
-    pages = np.arange(-(-tokens // executor.page_tokens), dtype=np.int32)
+def _prefill(executor: Executor, first: int, tokens: int) -> None:
+    """A chunk behind `first` positions; what their pages hold does not matter."""
+    pages = np.arange(-(-(first + tokens) // executor.page_tokens), dtype=np.int32)
     executor.forward(
         Batch(
             tokens=np.zeros(tokens, np.int32),
             seq_start=np.array([0, tokens], np.int32),
-            first_position=np.zeros(1, np.int32),
+            first_position=np.array([first], np.int32),
             page_table=pages.reshape(1, -1),
             logit_rows=np.array([tokens - 1], np.int32),
         )

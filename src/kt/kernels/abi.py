@@ -11,7 +11,8 @@ import cffi
 from kt.errors import MachineError
 
 LIBRARIES = Path(__file__).parent / "lib"
-VERSION = 3
+INSTALL_AGAIN = "Build and install kt again: `make run`, or `pip install .`, in the source tree."
+VERSION = 4
 
 
 @cache
@@ -23,7 +24,7 @@ def ffi() -> cffi.FFI:
     except OSError:
         raise MachineError(
             f"kt's native kernels are not installed ({header} is missing)",
-            hint="Install kt again: pip install --force-reinstall kt",
+            hint=INSTALL_AGAIN,
         ) from None
     parsed = cffi.FFI()
     parsed.cdef(declarations(text))

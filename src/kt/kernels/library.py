@@ -14,7 +14,9 @@ from kt.kernels import abi
 @dataclass(frozen=True)
 class Source:
     """Where a matrix is packed from: kt_source in native/include/kt.h. data, scales and zeros are
-    buffers. scale_block: rows and columns that share a scale; scale_stride: scales of a row."""
+    buffers. scale_block: rows and columns that share a scale; scale_stride: scales of a row.
+    search: 4-bit scales that make the squared error small; importance: float32 [k], what each
+    input's error counts then."""
 
     data: Any
     encoding: int
@@ -24,6 +26,8 @@ class Source:
     scale_stride: int = 0
     scale_block: tuple[int, int] = (1, 1)
     zeros: Any = None
+    search: bool = False
+    importance: Any = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,20 @@ class Library:
         if source.zeros is not None:
             keep.append(ffi.from_buffer("uint8_t[]", source.zeros))
             native.zeros = keep[-1]
+        native.search = source.search
+        if source.importance is not None:
+            keep.append(ffi.from_buffer("float[]", source.importance))
+            native.importance = keep[-1]
         n, k = shape
         self.check(self.lib.kt_pack(pool, self.format(packed_format), n, k, native, target))
+
+    def unpack(
+        self, pool: Any, packed_format: str, shape: tuple[int, int], packed: Any, target: Any
+    ) -> None:
+        """The exact values of a packed matrix [n, k] into `target`, a writable float32 buffer."""
+        n, k = shape
+        values = self.ffi.from_buffer("float[]", target)
+        self.check(self.lib.kt_unpack(pool, self.format(packed_format), n, k, packed, values))
 
 
 @cache
@@ -87,11 +103,11 @@ def load(name: str) -> Library:
     except OSError as error:
         raise MachineError(
             f"the kernel library {path.name} cannot be loaded: {error}",
-            hint="Install kt again: pip install --force-reinstall kt",
+            hint=abi.INSTALL_AGAIN,
         ) from None
     if lib.kt_abi_version() != abi.VERSION:
         raise MachineError(
             f"{path} is of another kt (ABI {lib.kt_abi_version()}, this kt needs {abi.VERSION})",
-            hint="Install kt again: pip install --force-reinstall kt",
+            hint=abi.INSTALL_AGAIN,
         )
     return Library(name, ffi, lib)

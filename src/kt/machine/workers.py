@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kt.errors import UsageError
 from kt.machine import numa
 from kt.machine.facts import Cgroup, Core, Cpu, Node
 from kt.machine.tree import format_ids
 from kt.units import Choice
 
 Cpus = tuple[int, ...]
+EVERY_CORE = "every physical core"
 
 
 def choose(cpu: Cpu, cgroup: Cgroup, nodes: Sequence[Node], cap: int | None) -> Choice[Cpus]:
-    """The CPUs in the order of their nodes, and every step that left some out. `cap`:
-    KT_THREADS."""
+    """The CPUs in the order of their nodes, and every step that left some out. `cap`: KT_THREADS;
+    raises UsageError if it asks for more than there are."""
     chosen: Cpus = tuple(c for core in cpu.cores for c in core.cpus)
     reasons: list[str] = []
     steps: tuple[tuple[Callable[[Cpus], Cpus], str], ...] = (
@@ -36,14 +38,30 @@ def choose(cpu: Cpu, cgroup: Cgroup, nodes: Sequence[Node], cap: int | None) -> 
             lambda cpus: _by_node(cpus, nodes)[: _whole(cgroup.quota)],
             _quota_reason(cgroup),
         ),
-        (lambda cpus: cpus[:cap], f"KT_THREADS={cap}"),
     )
     for step, reason in steps:
         left = step(chosen)
         if len(left) < len(chosen):
             reasons.append(reason)
         chosen = left
-    return Choice(chosen, "; ".join(reasons) or "every physical core")
+    found = Choice(chosen, "; ".join(reasons) or EVERY_CORE)
+    first = limited(found, cap, f"KT_THREADS={cap}")
+    if len(first.value) < len(chosen):
+        return Choice(first.value, "; ".join([*reasons, f"KT_THREADS={cap}"]))
+    return found
+
+
+def limited(found: Choice[Cpus], count: int | None, wish: str) -> Choice[Cpus]:
+    """The first `count` of the CPUs; `wish` is what the user typed to ask for so many. Raises
+    UsageError."""
+    if count is None:
+        return found
+    if not 1 <= count <= len(found.value):
+        raise UsageError(
+            f"{wish}: this machine has 1 to {len(found.value)} for kt ({found.reason})",
+            hint="`kt doctor` shows them. More threads than cores would be slower.",
+        )
+    return Choice(found.value[:count], "asked for")
 
 
 def _among(cpus: Cpus, allowed: Cpus | None) -> Cpus:

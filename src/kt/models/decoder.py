@@ -35,7 +35,8 @@ def attention_spec(
         rope=rope_spec(fields, checkpoint, head_dim, interleaved=interleaved),
         qkv_bias=bias,
         # A config's flag means all four projections; GGUF files only hold those that exist.
-        output_bias=bias and (checkpoint.kind != "gguf" or checkpoint.has("layers.0.o.bias")),
+        output_bias=bias
+        and (checkpoint.gguf_metadata is None or checkpoint.has("layers.0.o.bias")),
         qk_norm=qk_norm,
         window=window,
     )

@@ -33,6 +33,8 @@ def spec(checkpoint: Checkpoint) -> ModelSpec:
         )
     fields = Fields(checkpoint.config)
     result = build(fields, checkpoint)
+    fields.get("quantization_config")  # opening the checkpoint has dealt with these two
+    fields.get("compression_config")
     fields.finish()
     check_tensors(result, checkpoint)
     return result

@@ -13,7 +13,7 @@ def spec(fields: Fields, checkpoint: Checkpoint) -> ModelSpec:
     fields.expect("hidden_act", "silu")
     fields.expect("mlp_bias", False)
     # GGUF converters reorder the rows of q and k so that rotated pairs are neighbours.
-    interleaved = checkpoint.kind == "gguf"
+    interleaved = checkpoint.gguf_metadata is not None
     attention = attention_spec(fields, checkpoint, qk_norm=False, interleaved=interleaved)
     layer = LayerSpec(attention, MlpSpec(fields.integer("intermediate_size")))
     return model_spec("llama", fields, checkpoint, (layer,) * n_layers(fields))

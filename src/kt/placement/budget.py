@@ -90,7 +90,7 @@ FormatOf = Callable[[Tensor], str]
 
 def native_format(tensor: Tensor) -> str:
     """The packed format that a tensor is loaded as when nothing else is asked for."""
-    return tensor.encoding.packed_format
+    return tensor.packed_format
 
 
 def weight_bytes(

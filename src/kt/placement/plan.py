@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kt.errors import DoesNotFit, UsageError
 from kt.machine.facts import Machine
+from kt.machine.workers import limited
 from kt.models.spec import ModelSpec
 from kt.placement import budget
 from kt.placement.refusal import refuse
@@ -19,6 +20,8 @@ SPARE_LOGITS: Final = 32
 """Rows of a step with logits beside one a sequence: scored prompts, checked guesses."""
 GOOD_CONTEXT: Final = 4096
 """Below this much context the KV cache may take all that is left, not just half."""
+LEAST_ASKED: Final = 16
+"""A shorter context holds hardly a question, and no answer to it."""
 LEAST_CONTEXT: Final = 512
 """kt does not choose less than this by itself."""
 
@@ -29,8 +32,9 @@ class Plan:
 
     parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what
     is needed. source_bytes: the model's files, mapped while weights are packed; such pages are
-    dropped by the kernel when memory is short, so they are not counted. n_pages: KV pages of
-    PAGE_TOKENS positions, shared by all sequences.
+    dropped by the kernel when memory is short, so they are not counted. mapped_bytes: how much of
+    the weights is used where a converted model's files are mapped; it is among the parts. n_pages:
+    KV pages of PAGE_TOKENS positions, shared by all sequences.
     """
 
     model: str
@@ -44,6 +48,7 @@ class Plan:
     max_logits: int
     parts: dict[str, int]
     source_bytes: int
+    mapped_bytes: int
     usable: Choice[int]
 
     @property
@@ -71,6 +76,7 @@ class Plan:
                 "usable_reason": self.usable.reason,
                 "parts": dict(self.parts),
                 "source_bytes": self.source_bytes,
+                "mapped_bytes": self.mapped_bytes,
             },
         }
 
@@ -97,7 +103,7 @@ def plan(
     )
     max_batch_tokens = PREFILL_CHUNK + batch.value
     max_logits = SPARE_LOGITS + batch.value
-    workers = _workers(machine, threads)
+    workers = limited(machine.worker_cpus, threads, f"--threads {threads}")
     parts = budget.weight_bytes(spec, checkpoint)
     parts["working"] = budget.working_bytes(
         spec,
@@ -106,6 +112,7 @@ def plan(
         threads=len(workers.value),
     )
     parts["process"] = budget.PROCESS_BYTES
+    converted = checkpoint.kind == "packed"
     usable = Choice(machine.memory.usable, machine.memory.usable_reason)
     page = budget.page_bytes(spec)
     free_pages = (usable.value - sum(parts.values())) // page
@@ -124,7 +131,8 @@ def plan(
         max_batch_tokens=max_batch_tokens,
         max_logits=max_logits,
         parts=parts,
-        source_bytes=checkpoint.tensor_bytes,
+        source_bytes=0 if converted else checkpoint.tensor_bytes,
+        mapped_bytes=checkpoint.tensor_bytes if converted else 0,
         usable=usable,
     )
     if result.needed > usable.value:
@@ -135,9 +143,11 @@ def plan(
 def _context(spec: ModelSpec, asked: int | None, free_pages: int) -> Choice[int]:
     """How many positions a sequence may have; LEAST_CONTEXT if not even that fits."""
     if asked is not None:
-        if not 1 <= asked <= spec.context:
+        least = min(LEAST_ASKED, spec.context)
+        if not least <= asked <= spec.context:
+            why = "no answer fits into less" if asked < least else "the model has no more positions"
             raise UsageError(
-                f"--context {asked}: this model has positions 1 to {spec.context}",
+                f"--context {asked}: choose {least} to {spec.context}; {why}",
                 hint="Leave --context out to get as much as fits.",
             )
         return Choice(asked, "asked for")
@@ -171,17 +181,6 @@ def _pages(context: int, max_batch: int, room: int) -> Choice[int]:
 def _with_kv(parts: dict[str, int], kv: int) -> dict[str, int]:
     working, process = parts.pop("working"), parts.pop("process")
     return parts | {"kv_cache": kv, "working": working, "process": process}
-
-
-def _workers(machine: Machine, threads: int | None) -> Choice[tuple[int, ...]]:
-    found = machine.worker_cpus
-    if threads is None:
-        return found
-    if not 1 <= threads <= len(found.value):
-        raise UsageError(
-            f"--threads {threads}: this machine has 1 to {len(found.value)} for kt ({found.reason})"
-        )
-    return Choice(found.value[:threads], "asked for")
 
 
 def admit(weights: int, machine: Machine, model: str) -> None:

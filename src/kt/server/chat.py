@@ -49,9 +49,13 @@ class Turn:
         return self.profile.parser(self.tools, thinking=self.thinking)
 
 
-def prepare(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> Turn:
-    """Renders, encodes, and finds out what to expect. Raises KtError with the template's words."""
-    ids = prompt_ids(tokenizer, profile, body)
+def prepare(
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, limit: int | None = None
+) -> Turn:
+    """Renders, encodes, and finds out what to expect. limit: of the prompt's tokens. Raises KtError
+    with the template's words, or TextTooLong.
+    """
+    ids = prompt_ids(tokenizer, profile, body, limit)
     end = tokenizer.decode(ids[-_END_TOKENS:], skip_special=False)
     callable_ = body.callable_tools()
     form = profile.reasoning
@@ -67,33 +71,38 @@ def prepare(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> Turn:
     )
 
 
-def prompt_ids(tokenizer: Tokenizer, profile: Profile, body: ChatRequest) -> list[int]:
+def prompt_ids(
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, limit: int | None = None
+) -> list[int]:
     """The conversation through the chat template.
 
     Most templates expect the arguments of earlier calls as objects, some as text: if one fails over
     the former, it gets the latter.
     """
     try:
-        return _encode(tokenizer, profile, body, parsed=True)
+        return _encode(tokenizer, profile, body, limit, parsed=True)
     except KtError:
         if not any(message.tool_calls for message in body.messages):
             raise
         try:
-            return _encode(tokenizer, profile, body, parsed=False)
+            return _encode(tokenizer, profile, body, limit, parsed=False)
         except KtError:
             pass
         raise
 
 
 def _encode(
-    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, *, parsed: bool
+    tokenizer: Tokenizer, profile: Profile, body: ChatRequest, limit: int | None, *, parsed: bool
 ) -> list[int]:
     messages = [message.for_template(parsed=parsed) for message in body.messages]
     # A model that may not call is not told of tools.
     tools = [] if body.tool_choice.type == "none" else [tool.for_template() for tool in body.tools]
-    variables = body.template_variables()
-    if not profile.teaches:
-        return tokenizer.encode_chat(tool_prompt.explain(messages, tools), **variables)
+    variables = {**body.template_variables(), "limit": limit}
+    form = profile.tools
+    if form is not None and not profile.remembers:
+        messages = [tool_prompt.as_text(message, form) for message in messages]
+    if form is not None and not profile.teaches:
+        return tokenizer.encode_chat(tool_prompt.explain(messages, tools, form), **variables)
     if tools:
         return tokenizer.encode_chat(messages, tools=tools, **variables)
     return tokenizer.encode_chat(messages, **variables)
@@ -102,7 +111,9 @@ def _encode(
 def _grammar(profile: Profile, body: ChatRequest, special: Mapping[str, int]) -> Grammar | None:
     asked = body.grammar(body.response_format)
     tools = body.callable_tools()
-    if not tools or (body.tool_choice.type == "auto" and asked is None):
+    answer = body.answer_schema(body.response_format)
+    in_channels = profile.harmony and answer is not None
+    if not in_channels and (not tools or (body.tool_choice.type == "auto" and asked is None)):
         return asked
     signatures = [grammars.Signature(t.function.name, t.function.parameters) for t in tools]
     text = grammars.calls(
@@ -110,7 +121,7 @@ def _grammar(profile: Profile, body: ChatRequest, special: Mapping[str, int]) ->
         signatures,
         special,
         parallel=body.parallel_tool_calls and body.tool_choice.function is None,
-        answer=body.answer_schema(body.response_format),
+        answer=answer,
     )
     return Grammar("lark", text)
 
@@ -122,7 +133,8 @@ def _grammar_after(profile: Profile, body: ChatRequest, prompt_end: str) -> str 
     if grammar is None and not forced:
         return None
     if profile.harmony:
-        # A grammar of calls covers the thought itself.
-        return None if body.callable_tools() else _HARMONY_ANSWER
+        # The grammar of calls and schemas covers the channels before the answer.
+        schema = body.answer_schema(body.response_format)
+        return None if body.callable_tools() or schema is not None else _HARMONY_ANSWER
     form = profile.reasoning
     return None if form is None or form.is_closed(prompt_end) else form.closing

@@ -17,7 +17,7 @@ MAX_TEMPLATE_CHARACTERS = 16384
 MAX_TEMPLATE_DEPTH = 8
 # What kt itself hands to the template.
 RESERVED = frozenset(
-    {"self", "messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}
+    {"self", "messages", "tools", "add_generation_prompt", "limit", "bos_token", "eos_token"}
 )
 
 
@@ -114,10 +114,10 @@ class ChatRequest(Generation, Structured):
     @field_validator("chat_template_kwargs")
     @classmethod
     def _bounded(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if len(json.dumps(value)) > MAX_TEMPLATE_CHARACTERS:
-            raise ValueError(f"is longer than {MAX_TEMPLATE_CHARACTERS} characters of JSON")
         if depth(value) > MAX_TEMPLATE_DEPTH:
             raise ValueError(f"is nested deeper than {MAX_TEMPLATE_DEPTH}")
+        if len(json.dumps(value)) > MAX_TEMPLATE_CHARACTERS:
+            raise ValueError(f"is longer than {MAX_TEMPLATE_CHARACTERS} characters of JSON")
         for name in value:
             if name in RESERVED or not name.isidentifier():
                 raise ValueError(f"{name[:64]!r} cannot be set")

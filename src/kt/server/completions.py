@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from kt.tokenizer import Tokenizer
 
 
-def prompt_ids(tokenizer: Tokenizer, body: CompletionRequest) -> list[list[int]]:
+def prompt_ids(tokenizer: Tokenizer, body: CompletionRequest, limit: int) -> list[list[int]]:
     """Each prompt's ids; a text gets the model's BOS if it wants one, ids are taken as they are.
+    Raises TextTooLong for a text of more than `limit` ids.
 
     Special tokens are recognised in the text: whoever writes a raw prompt writes its marks, too.
     """
     return [
-        tokenizer.encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
+        tokenizer.encode(prompt, special=True, limit=limit)
+        if isinstance(prompt, str)
+        else list(prompt)
         for prompt in body.prompt
     ]
 

@@ -37,9 +37,10 @@ class EmbeddingsRequest(StrictModel):
 async def embed(service: Service, body: EmbeddingsRequest, http: HttpRequest) -> dict[str, Any]:
     """OpenAI's list of vectors. Raises ApiError."""
     service.check_model(body.model)
-    encode = service.tokenizer.encode
+    encode, limit = service.tokenizer.encode, service.engine.limit
     prompts = await in_thread(
-        "input", lambda: [encode(p) if isinstance(p, str) else list(p) for p in body.input]
+        "input",
+        lambda: [encode(p, limit=limit) if isinstance(p, str) else list(p) for p in body.input],
     )
     try:
         vectors = await while_connected(http, _all(service, prompts, body.pooling))

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from kt.engine.request import ContextTooLong, EngineClosed, InvalidRequest, QueueFull
 from kt.errors import KtError, UsageError
+from kt.text.pieces import TextTooLong
 
 log = logging.getLogger("kt.server")
 
@@ -77,7 +78,7 @@ def from_kt(error: KtError, *, param: str | None = None) -> ApiError:
     if isinstance(error, QueueFull):
         headers = {"retry-after": str(RETRY_SECONDS)}
         return ApiError(429, message, code="queue_full", headers=headers)
-    if isinstance(error, ContextTooLong):
+    if isinstance(error, (ContextTooLong, TextTooLong)):
         return ApiError(400, message, param=param, code="context_length_exceeded")
     if isinstance(error, (InvalidRequest, UsageError)) or param is not None:
         return ApiError(400, message, param=param)

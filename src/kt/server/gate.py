@@ -60,14 +60,14 @@ class Gate:
 
     def _check_key(self, headers: Headers) -> None:
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if "x-api-key" in headers:  # Anthropic's clients send this one
-            scheme, given = "bearer", headers["x-api-key"]
-        if scheme.lower() != "bearer" or not given:
+        # Anthropic's clients send the other one.
+        sent = [given if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        if not any(sent):
             message = "an API key is required: Authorization: Bearer KEY"
         else:
             # Every key is compared, each in constant time. Headers arrive as latin-1.
-            raw = given.strip().encode("latin-1")
-            matches = [hmac.compare_digest(raw, key) for key in self.api_keys]
+            raw = [one.strip().encode("latin-1") for one in sent if one]
+            matches = [hmac.compare_digest(one, key) for one in raw for key in self.api_keys]
             if any(matches):
                 return
             message = "this API key is not valid here"

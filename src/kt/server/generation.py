@@ -18,6 +18,7 @@ from kt.server.errors import ApiError, from_kt
 from kt.server.metrics import Metrics
 from kt.server.sampling_defaults import SamplingDefaults
 from kt.server.schemas import Generation
+from kt.server.workers import WORKERS
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ CLIENT_LEFT = 499  # what nginx logs for it; nobody receives this status
 async def in_thread(param: str | None, work: Callable[[], T]) -> T:
     """Tokenisation or rendering off the event loop; what it refuses is a 400 that names `param`."""
     try:
-        return await asyncio.to_thread(work)
+        return await WORKERS.run(work)
     except KtError as error:
         raise from_kt(error, param=param) from error
 
@@ -138,7 +139,8 @@ async def while_connected(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
         return task.result()
     finally:
         for unfinished in (task, watcher):
-            unfinished.cancel()
+            if not unfinished.cancel():
+                continue  # it has ended, and waiting again would lose where it failed
             with suppress(asyncio.CancelledError, Exception):
                 await unfinished
 

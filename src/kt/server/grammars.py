@@ -16,13 +16,13 @@ from typing import Any, Final
 from kt.server.tool_parsers import ToolForm
 from kt.server.tool_parsers.call import types_of
 
-# Models write JSON with these separators; free white space could go on for ever.
-_SPACES: Final = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-    "lenient": True,
-}
+MAX_CALLS: Final = 32
+"""Forced calls of one answer: a small model might never stop by itself."""
+
+JSON_STYLE: Final = {"whitespace_pattern": "[ ]?"}
+"""llguidance's options for JSON: on one line, the fewest tokens. Small models would fill
+an answer with white space if they could.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Lark:
         return name
 
     def json(self, name: str, schema: Mapping[str, Any]) -> str:
-        shown = {**schema, "x-guidance": _SPACES}
+        shown = {**schema, "x-guidance": {**JSON_STYLE, "lenient": True}}
         return self.rule(name, f"%json {json.dumps(shown, ensure_ascii=False)}")
 
     def free_text(self, name: str, end: str) -> str:
@@ -88,7 +88,8 @@ def calls(
         _harmony(lark, functions, answer)
         return lark.text()
     choices = " | ".join(f"call_{i}" for i in range(len(functions)))
-    more = f" ({lark.literal(form.joint)} call)*" if form.joint else " call*"
+    joint = lark.literal(form.joint) if form.joint else ""
+    more = f" ({joint} call){{0,{MAX_CALLS - 1}}}"
     parts = [lark.literal(form.first), f"call{more if parallel else ''}", lark.literal(form.last)]
     body = " ".join(part for part in parts if part and part != '""')
     lark.rule("start", "/[ \\n]{0,2}/ (calls | answer)" if answer else "/[ \\n]{0,2}/ calls")
@@ -168,4 +169,6 @@ def _harmony(lark: Lark, functions: Sequence[Signature], answer: Mapping[str, An
         lark.rule(f"call_{i}", f"{lark.literal(head)} {arguments}")
     if answer:
         schema = lark.json("schema", answer)
-        lark.rule("answer", f"{lark.literal('<|channel|>final<|message|>')} {schema}")
+        head, body = lark.literal("<|channel|>final"), lark.literal("<|message|>")
+        kind = f'" "? {lark.literal("<|constrain|>json")}'
+        lark.rule("answer", f"{head} ({kind})? {body} {schema}")

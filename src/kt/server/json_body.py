@@ -15,6 +15,7 @@ from kt.server.errors import ApiError
 
 # Bodies above this many bytes are parsed in a thread.
 SMALL_BODY = 1 << 16
+TOO_DEEP = "the body is nested too deeply"
 
 
 class JsonRoute(APIRoute):
@@ -24,7 +25,10 @@ class JsonRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            return await handler(_JsonRequest(request.scope, request.receive))
+            try:
+                return await handler(_JsonRequest(request.scope, request.receive))
+            except RecursionError:  # of what reads the parsed body, which nests less deeply
+                raise ApiError(400, TOO_DEEP) from None
 
         return handle
 
@@ -51,7 +55,7 @@ def parse_json(body: bytes) -> Any:
     except UnicodeEncodeError:
         raise ApiError(400, "the body holds half of a surrogate pair, not a character") from None
     except RecursionError:
-        raise ApiError(400, "the body is nested too deeply") from None
+        raise ApiError(400, TOO_DEEP) from None
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     return value

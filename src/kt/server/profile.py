@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,16 +13,20 @@ from kt.server.reasoning import ReasoningForm, reasoning_form
 from kt.server.tool_parsers import TOOL_FORMS, ToolForm, Tools, tool_form
 from kt.units import Choice
 
+_TOOLS: Final = re.compile(r"\btools\b")
 _PLAIN: Final = TOOL_FORMS[-1]  # what a model is taught whose template teaches nothing
 
 
 @dataclass(frozen=True)
 class Profile:
-    """tools: None for harmony. teaches: whether the template itself explains tools to the model."""
+    """tools: None for harmony. teaches, remembers: whether the template itself explains tools, and
+    renders earlier calls.
+    """
 
     tools: ToolForm | None
     reasoning: ReasoningForm | None
     teaches: bool
+    remembers: bool
     reason: str
 
     @property
@@ -57,11 +62,11 @@ def profile_of(template: str, info: Mapping[str, Any]) -> Profile:
     """
     named = info.get("tool_form")
     reason = "asked for" if named else "the chat template teaches it"
-    teaches = "tools" in template
+    teaches, remembers = bool(_TOOLS.search(template)), "tool_calls" in template
     if named == harmony.NAME or (named is None and harmony.SIGN in template):
-        return Profile(None, None, teaches, reason)
+        return Profile(None, None, True, True, reason)
     form = tool_form(template, named)
     if form is None:
         reason = "the chat template teaches no form"
     thought = reasoning_form(template, info.get("reasoning_form"))
-    return Profile(form or _PLAIN, thought, teaches, reason)
+    return Profile(form or _PLAIN, thought, teaches, remembers, reason)

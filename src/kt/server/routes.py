@@ -33,7 +33,8 @@ def add_openai(app: FastAPI, service: Service) -> None:
     async def text_completions(body: CompletionRequest, http: Request) -> Response:
         service.check_model(body.model)
         tokenizer = service.tokenizer
-        prompts = await in_thread("prompt", lambda: completions.prompt_ids(tokenizer, body))
+        limit = service.engine.limit
+        prompts = await in_thread("prompt", lambda: completions.prompt_ids(tokenizer, body, limit))
         task = Task(prompts, grammar=body.grammar())
         answers = await service.generations.submit(task, body, http.state.request_id)
         form = completions.CompletionForm(tokenizer, body, prompts)

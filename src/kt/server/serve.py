@@ -56,7 +56,9 @@ def reserve(host: str, port: int, *, api_keys: Sequence[str] = ()) -> socket.soc
             hint=f"give it --api-key KEY, or listen on {DEFAULT_HOST}",
         )
     if not 0 <= port <= 65535:
-        raise UsageError(f"{port} is not a port", hint="choose one from 1024 to 65535")
+        raise UsageError(
+            f"{port} is not a port", hint="Choose one from 1 to 65535, or 0 for a free one."
+        )
     try:
         return _listen(host, port)
     except OSError as error:
@@ -110,8 +112,8 @@ def serve(
     home: Path | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then lets answers finish for some seconds; a second signal
-    ends at once.
+    """Serves until SIGTERM, SIGINT or SIGHUP, then lets answers finish for some seconds; a second
+    signal ends at once.
 
     listener: what `reserve` gave (host and port are then unused). home: where the state file lives
     while the server runs. ready: called with the URL once requests are answered. Raises UsageError
@@ -175,8 +177,9 @@ class Server(uvicorn.Server):
         """Like uvicorn's, but no signal is raised again: the caller has an engine to close."""
         before = {}
         with suppress(ValueError):  # not in the main thread
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup kt run ...
+                    before[number] = signal.signal(number, self.handle_exit)
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ from fastapi import Request as HttpRequest
 from kt.server import chat
 from kt.server.chat_request import ChatRequest
 from kt.server.errors import ApiError
-from kt.server.generation import Answers, Generations, in_thread
+from kt.server.generation import Answers, Generations, in_thread, while_connected
 from kt.server.profile import Profile
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ class Service:
             message = f"the model {name[:256]!r} is not served here; {self.model!r} is"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    async def turn(self, body: ChatRequest) -> chat.Turn:
-        """The conversation, rendered. Raises ApiError."""
+    async def turn(self, body: ChatRequest, limit: int | None = None) -> chat.Turn:
+        """The conversation, rendered. Raises ApiError, also if it has more than `limit` tokens."""
         self.check_model(body.model)
-        return await in_thread("messages", lambda: chat.prepare(self.tokenizer, self.profile, body))
+        return await in_thread(
+            "messages", lambda: chat.prepare(self.tokenizer, self.profile, body, limit)
+        )
 
     async def begin(self, body: ChatRequest, http: HttpRequest) -> tuple[chat.Turn, Answers]:
         """Submits a conversation. Raises ApiError."""
-        turn = await self.turn(body)
+        turn = await while_connected(http, self.turn(body, self.engine.limit))
         return turn, await self.generations.submit(turn.task, body, http.state.request_id)

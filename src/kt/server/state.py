@@ -1,4 +1,4 @@
-"""The file through which `kt chat` finds the running server: $KT_HOME/server.json."""
+"""The files through which `kt chat` finds running servers: $KT_HOME/server-PID.json, one each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-NAME = "server.json"
+NAMES = "server-*.json"
 CONNECT_SECONDS = 2.0
 
 
@@ -26,41 +26,45 @@ class ServerState:
 
 
 def write(home: Path, state: ServerState) -> Path:
-    """Replaces the file in one step; the last server started is found. Only its owner reads it."""
+    """Writes the server's file in one step; only its owner can read it."""
     home.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=home, prefix=NAME)
+    path = home / f"server-{state.pid}.json"
+    handle, temporary = tempfile.mkstemp(dir=home, prefix=".server")
     try:
         with os.fdopen(handle, "w") as file:
             json.dump(asdict(state), file)
-        os.replace(temporary, home / NAME)
+        os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-    return home / NAME
+    return path
+
+
+def living(home: Path) -> list[ServerState]:
+    """The servers that live, the last one started first; files left by dead ones are removed."""
+    found = []
+    for path in home.glob(NAMES):
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            continue
+        state = _parse(text)
+        if state is not None and _is_alive(state):
+            found.append(state)
+        else:
+            _remove_if(path, text)
+    return sorted(found, key=lambda state: state.started, reverse=True)
 
 
 def read(home: Path) -> ServerState | None:
-    """The server that the file names if it lives; a file left by a dead one is removed."""
-    path = home / NAME
-    try:
-        text = path.read_text()
-    except OSError:
-        return None
-    state = _parse(text)
-    if state is not None and _is_alive(state):
-        return state
-    _remove_if(path, text)
-    return None
+    """The last server started of those that live."""
+    return next(iter(living(home)), None)
 
 
 def remove(home: Path, pid: int) -> None:
-    """Removes the file if it is the one of process `pid`."""
-    path = home / NAME
+    """Removes the file of process `pid`."""
     with suppress(OSError):
-        text = path.read_text()
-        state = _parse(text)
-        if state is not None and state.pid == pid:
-            _remove_if(path, text)
+        (home / f"server-{pid}.json").unlink()
 
 
 def _parse(text: str) -> ServerState | None:
@@ -102,5 +106,5 @@ def _is_alive(state: ServerState) -> bool:
 def _remove_if(path: Path, text: str) -> None:
     """Removes the file unless another server has replaced it meanwhile."""
     with suppress(OSError):
-        if path.read_text() == text:
+        if path.read_text(errors="replace") == text:
             path.unlink()

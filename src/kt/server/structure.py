@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kt.engine.request import Grammar
+from kt.server.grammars import JSON_STYLE
 from kt.server.schemas import StrictModel
 from kt.server.tool_schemas import JsonSchema
 
@@ -74,9 +75,7 @@ class Structured(StrictModel):
         schema = self.answer_schema(format_)
         if schema is None:
             return None
-        if format_ is not None and format_.type == "json_object":
-            return Grammar("json_object")
-        return Grammar("json_schema", json.dumps(schema))
+        return Grammar("json_schema", json.dumps({"x-guidance": JSON_STYLE, **schema}))
 
     def _guided_schema(self) -> dict[str, Any]:
         if not isinstance(self.guided_json, str):

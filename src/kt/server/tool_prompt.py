@@ -1,5 +1,5 @@
-"""Tools for a model whose chat template knows none: they are explained in the system message, and
-calls and results become text.
+"""Tools for a model whose chat template does not explain them: the system message does, in the form
+that the model knows. Where the template cannot render calls and results either, they become text.
 """
 
 from __future__ import annotations
@@ -8,37 +8,38 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from kt.server.tool_parsers import ToolForm
+
 _SYSTEM: Final = """You may call functions to help with the user's request. The functions:
 
 %s
 
-To call a function, write a JSON object with its name and its arguments between these marks:
-<tool_call>
-{"name": NAME, "arguments": {...}}
-</tool_call>"""
+To call a function, write nothing but its name and its arguments in this form:
+%s"""
 
 
-def explain(messages: Sequence[dict[str, Any]], tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """`messages` in which nothing is left that a template without tools could not render."""
-    turns = [_as_text(message) for message in messages]
+def explain(
+    messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: ToolForm
+) -> list[dict[str, Any]]:
+    """`messages` with a description of `tools` in the first one."""
     if not tools:
-        return turns
-    text = _SYSTEM % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    if turns and turns[0]["role"] == "system":
-        first = {**turns[0], "content": f"{turns[0]['content']}\n\n{text}"}
-        return [first, *turns[1:]]
-    return [{"role": "system", "content": text}, *turns]
+        return list(messages)
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = _SYSTEM % (listed, form.written([("NAME", {"KEY": "VALUE"})]))
+    if messages and messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
 
 
-def _as_text(message: dict[str, Any]) -> dict[str, Any]:
+def as_text(message: dict[str, Any], form: ToolForm) -> dict[str, Any]:
+    """A message without tool calls, and a result as a user's turn."""
     if message["role"] == "tool":
         content = f"<tool_response>\n{message['content']}\n</tool_response>"
         return {"role": "user", "content": content}
     if not message.get("tool_calls"):
         return message
-    parts = [message["content"]] if message["content"] else []
-    for call in message["tool_calls"]:
-        shown = json.dumps(call["function"], ensure_ascii=False)
-        parts.append(f"<tool_call>\n{shown}\n</tool_call>")
+    called = [call["function"] for call in message["tool_calls"]]
+    written = form.written([(call["name"], call["arguments"]) for call in called])
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "content": "\n".join(parts)}
+    return {**rest, "content": "\n".join(filter(None, [message["content"], written]))}

@@ -15,12 +15,17 @@ NAME = r"^[A-Za-z0-9_.\-]{1,128}$"
 
 
 def depth(value: Any) -> int:
-    """Levels of nesting; the JSON parser has already bounded it."""
-    if isinstance(value, dict):
-        return 1 + max(map(depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(depth, value), default=0)
-    return 0
+    """Levels of nesting. Level by level: a request can nest deeper than functions may."""
+    levels, level = 0, [value]
+    while any(isinstance(item, (dict, list)) for item in level):
+        parts = [
+            item.values() if isinstance(item, dict) else item
+            for item in level
+            if isinstance(item, (dict, list))
+        ]
+        level = [item for part in parts for item in part]
+        levels += 1
+    return levels
 
 
 def _schema(value: Any) -> Any:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
 _MARKS: Final = tuple(chr(code) for code in range(0xFDD0, 0xFDEF))
 _SEAL: Final = "\ufdef"
+_STEP: Final = 1 << 16  # characters
 
 
 class ControlText:
@@ -34,6 +35,7 @@ class ControlText:
         self.texts = {id_: token.content for id_, token in special.items()}
         self._key = f"{_SEAL}{secrets.token_hex(8)}"
         self._pattern = _any_of(special.values())
+        self._longest = max(map(len, self.texts.values()), default=0)
         self._starts = _starts(self.texts.values())
         sealed = {self._sealed(token.content): id_ for id_, token in special.items()}
         tokenizer.encode_special_tokens = True
@@ -53,7 +55,7 @@ class ControlText:
 
     def seal(self, text: str) -> str:
         """`text` with every special token in its sealed spelling."""
-        return self._pattern.sub(lambda match: self._sealed(match[0]), text)
+        return self._replace(text, self._sealed)
 
     def mark(self, *values: Any) -> tuple[str, list[Any]]:
         """A mark, and copies of JSON-like `values` in whose strings it breaks the text of special
@@ -72,11 +74,26 @@ class ControlText:
         sealed = self.seal(rendered)
         return sealed.replace(mark, "").replace(_escaped(mark), "")
 
+    def _replace(self, text: str, change: Callable[[str], str]) -> str:
+        """`text` with every special token changed. In steps, because one search of a long text
+        would keep all other threads waiting.
+        """
+        parts, done, at = [], 0, 0
+        while at < len(text):
+            end = at + _STEP
+            match = self._pattern.search(text, at, end + self._longest + 1)
+            if match is None or match.start() >= end:
+                at = end
+                continue
+            parts += [text[done : match.start()], change(match[0])]
+            done = at = match.end()
+        return "".join([*parts, text[done:]])
+
     def _sealed(self, text: str) -> str:
         return f"{self._key}{text}{_SEAL}"
 
     def _break(self, text: str, mark: str) -> str:
-        text = self._pattern.sub(lambda match: match[0][0] + mark + match[0][1:], text)
+        text = self._replace(text, lambda token: token[0] + mark + token[1:])
         # The start of a special token at the end of one string could meet its rest in the next.
         stripped = text.rstrip()
         if stripped.endswith(self._starts):

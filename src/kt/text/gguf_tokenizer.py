@@ -36,15 +36,16 @@ _END_TEXTS: Final = frozenset(
 )
 _SPACE: Final = "\u2581"
 _TEMPLATE: Final = "tokenizer.chat_template"
+_MAX_PIECE: Final = 256
+"""Characters of a SentencePiece piece; every way to cut it is tried, and trainers stop at 16."""
 
 
 def read(metadata: Mapping[str, Any]) -> Description:
     """The tokenizer that `metadata` describes. Raises ModelError."""
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
-    types = metadata.get("tokenizer.ggml.token_type")
-    types = np.full(len(tokens), _NORMAL) if types is None else np.asarray(types)
-    if types.shape != (len(tokens),):
-        raise ModelError(f"tokenizer.ggml.token_type does not hold {len(tokens)} entries")
+    types = np.full(len(tokens), _NORMAL)
+    if "tokenizer.ggml.token_type" in metadata:
+        types = _numbers(metadata, "tokenizer.ggml.token_type", len(tokens))
     kind = metadata.get("tokenizer.ggml.model")
     if kind == "gpt2":
         tokenizer, add_bos = _byte_level(metadata, _vocabulary(tokens))
@@ -61,7 +62,7 @@ def read(metadata: Mapping[str, Any]) -> Description:
         )
     special_tokens = _special_tokens(metadata, tokens)
     bos = _token_id(metadata, "bos", len(tokens))
-    add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
+    add_bos = _flag(metadata, "tokenizer.ggml.add_bos_token", add_bos)
     return Description(
         tokenizer=tokenizer,
         eos_ids=_eos_ids(metadata, tokens, types),
@@ -92,9 +93,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokeni
     """SentencePiece's BPE: pieces join in the order of their scores; what is no piece is spelled in
     byte tokens.
     """
-    scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), dtype=np.float64)
-    if scores.shape != (len(tokens),):
-        raise ModelError(f"tokenizer.ggml.scores does not hold {len(tokens)} entries")
+    scores = _numbers(metadata, "tokenizer.ggml.scores", len(tokens)).astype(np.float64)
     vocabulary = _vocabulary(tokens)
     unknown = _token_id(metadata, "unknown", len(tokens))
     model = models.BPE(
@@ -106,7 +105,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokeni
     )
     tokenizer = Tokenizer(model)
     replace = normalizers.Replace(" ", _SPACE)
-    prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    prefix = _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend(_SPACE), replace] if prefix else [replace]
     )
@@ -123,6 +122,10 @@ def _score_merges(
     """
     ranked: list[tuple[float, int, int, int, tuple[str, str]]] = []
     for piece, index in vocabulary.items():
+        if len(piece) > _MAX_PIECE:
+            raise ModelError(
+                f"token {index} has {len(piece)} characters (at most {_MAX_PIECE} are supported)"
+            )
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in vocabulary and right in vocabulary:
@@ -178,15 +181,34 @@ def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
         for key, value in metadata.items()
         if key == _TEMPLATE or key.startswith(f"{_TEMPLATE}.")
     }
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise ModelError(f"{key} = {str(value)[:80]} is not a text")
     return {
         "default" if key == _TEMPLATE else key.removeprefix(f"{_TEMPLATE}."): value
         for key, value in found.items()
-        if isinstance(value, str)
     }
 
 
 def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
     value = metadata.get(key)
-    if not isinstance(value, list):
+    if value is None:
         raise ModelError(f"the file has no tokenizer: {key} is missing")
+    if not isinstance(value, list):
+        raise ModelError(f"{key} = {str(value)[:80]} is not a list of texts")
+    return value
+
+
+def _numbers(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[Any, Any]:
+    """One number for every token."""
+    value = metadata.get(key)
+    if not isinstance(value, np.ndarray) or value.shape != (count,) or value.dtype == bool:
+        raise ModelError(f"{key} does not hold {count} numbers")
+    return value
+
+
+def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = metadata.get(key, default)
+    if not isinstance(value, bool):
+        raise ModelError(f"{key} = {str(value)[:80]} is neither true nor false")
     return value

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kt.errors import ModelError
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
+from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
 from kt.weights.gguf_set import GgufSet, find_gguf
-from kt.weights.names import ignored, place
+from kt.weights.names import Place, ignored, place
+from kt.weights.packed_folder import is_packed_folder, packed_place, read_packed_folder
 from kt.weights.safetensors_file import is_safetensors_folder, read_folder
 from kt.weights.tensor import Tensor
 
-Kind = Literal["gguf", "safetensors"]
+Kind = Literal["gguf", "safetensors", "packed"]
 Parts = dict[tuple[str, int | None], Tensor]
 
 
@@ -24,8 +27,8 @@ class Checkpoint:
     """An opened checkpoint; its tensors are views of memory maps, so opening reads next to nothing.
 
     path: the file or folder. folder: where files beside the weights lie. config: as in config.json.
-    gguf_metadata: all of a GGUF file's metadata, else None. tensor_bytes: bytes of all tensors on
-    disk.
+    gguf_metadata: all metadata of the GGUF file that it is, or was converted from, else None.
+    tensor_bytes: bytes of all tensors on disk. place_of: what its tensors' names mean.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Checkpoint:
         config: dict[str, Any],
         tensors: Iterable[Tensor],
         gguf_metadata: Mapping[str, Any] | None = None,
+        place_of: Callable[[str], Place | None] = place,
     ) -> None:
         self.path = path
         self.folder = path if path.is_dir() else path.parent
@@ -44,6 +48,7 @@ class Checkpoint:
         self.tensor_bytes = 0
         self._roles: dict[str, Tensor] = {}
         self._experts: dict[int, Parts] = {}
+        self._place_of = place_of
         for tensor in tensors:
             self._place(tensor)
 
@@ -74,9 +79,13 @@ class Checkpoint:
         parts = self._experts.get(layer)
         if parts is None:
             raise ModelError(f"{self.path} has no experts for layer {layer}")
-        return expert_matrices(
+        matrices = expert_matrices(
             parts, part, layer=layer, model_type=str(self.config.get("model_type"))
         )
+        if len({matrix.packed_format for matrix in matrices}) > 1:
+            # One operation computes them all, in one format; float32 holds any of them exactly.
+            matrices = [replace(matrix, load_as="F32") for matrix in matrices]
+        return matrices
 
     def close(self) -> None:
         """Drops the tensors; the maps go with the last view of them."""
@@ -86,13 +95,13 @@ class Checkpoint:
     def _place(self, tensor: Tensor) -> None:
         if ignored(tensor.name):
             return
-        at = place(tensor.name)
+        at = self._place_of(tensor.name)
         if at is None:
             raise ModelError(
                 f"{self.path}: kt does not know tensor {tensor.name!r} {list(tensor.shape)}",
                 hint="This is a model with parts that kt does not compute.",
             )
-        if not tensor.encoding.packed_format:
+        if not tensor.packed_format:
             raise ModelError(
                 f"{self.path}: tensor {tensor.name!r} has type {tensor.encoding.name}, "
                 f"which is not supported (supported: {', '.join(IMPLEMENTED)})",
@@ -107,12 +116,12 @@ class Checkpoint:
                 f"{self.path}: {table[key].name!r} and {tensor.name!r} are the same tensor"
             )
         table[key] = tensor
-        self.tensor_bytes += tensor.data.size
+        self.tensor_bytes += tensor.nbytes
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens a .gguf file (any part of a split), or a folder with one GGUF model or config.json and
-    safetensors.
+    """Opens a .gguf file (any part of a split), or a folder with one GGUF model, with config.json
+    and safetensors, or from `kt convert`.
 
     Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder
     with a choice.
@@ -121,6 +130,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise ModelError(f"{path} does not exist", hint="Check the path for a typing error.")
     if not path.is_dir():
         return _open_file(path)
+    if is_packed_folder(path):
+        return _open_packed(path)
     gguf = find_gguf(path)
     if not is_safetensors_folder(path):
         if gguf is None:
@@ -136,7 +147,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _open_file(path: Path) -> Checkpoint:
     if path.name.endswith((".safetensors", ".safetensors.index.json")):
-        return _open_folder(path.parent)
+        packed = is_packed_folder(path.parent)
+        return _open_packed(path.parent) if packed else _open_folder(path.parent)
     return _open_gguf(path)
 
 
@@ -146,9 +158,17 @@ def _open_gguf(path: Path) -> Checkpoint:
     return Checkpoint(path, "gguf", config, files.tensors.values(), files.metadata)
 
 
+def _open_packed(folder: Path) -> Checkpoint:
+    packed = read_packed_folder(folder)
+    return Checkpoint(
+        folder, "packed", packed.config, packed.tensors, packed.gguf_metadata, packed_place
+    )
+
+
 def _open_folder(folder: Path) -> Checkpoint:
     config = read_json(folder / "config.json")
-    return Checkpoint(folder, "safetensors", config, read_folder(folder).values())
+    tensors = assemble(folder, read_folder(folder), config)
+    return Checkpoint(folder, "safetensors", config, tensors)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kt.errors import ModelError
+from kt.weights.apart import dequantize_apart
 from kt.weights.tensor import Tensor
 
 F32 = npt.NDArray[np.float32]
@@ -21,6 +22,8 @@ U8 = npt.NDArray[np.uint8]
 
 def dequantize(tensor: Tensor) -> F32:
     """Float32 array of tensor.shape. Raises ModelError for an encoding that is not implemented."""
+    if tensor.quant is not None:
+        return dequantize_apart(tensor, tensor.quant)
     decode = _DECODERS.get(tensor.encoding.name)
     if decode is None:
         raise ModelError(

@@ -71,6 +71,15 @@ ENCODINGS: tuple[Encoding, ...] = (
     Encoding("Q1_0", 41, 128, 18),
 )
 
+# Codes whose scales lie apart (kt_source_encoding in native/include/kt.h).
+INT8 = Encoding("INT8", 100, 1, 1)
+FP8 = Encoding("F8_E4M3", 101, 1, 1)
+U4 = Encoding("4-bit", 102, 2, 1)
+GPTQ = Encoding("GPTQ", 103, 8, 4)
+AWQ = Encoding("AWQ", 104, 8, 4)
+COLUMN_WORDS: frozenset[int] = frozenset({GPTQ.id, AWQ.id})
+"""Encodings whose words run along the columns of a matrix: its rows do not lie together."""
+
 BY_ID: dict[int, Encoding] = {row.id: row for row in ENCODINGS}
 BY_NAME: dict[str, Encoding] = {row.name: row for row in ENCODINGS}
 IMPLEMENTED: tuple[str, ...] = tuple(row.name for row in ENCODINGS if row.packed_format)

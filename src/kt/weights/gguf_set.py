@@ -59,7 +59,7 @@ def find_gguf(folder: Path) -> Path | None:
 
 def _part_paths(path: Path, opened: GgufFile) -> list[Path]:
     match = _PART.fullmatch(path.name)
-    count = opened.metadata.get("split.count", 1)
+    count = _whole(opened, "split.count", 1)
     if not match:
         if count not in (0, 1):
             raise ModelError(
@@ -85,10 +85,17 @@ def _part_paths(path: Path, opened: GgufFile) -> list[Path]:
 
 
 def _check_part(file: GgufFile, number: int, count: int) -> None:
-    says = (file.metadata.get("split.no", 0), file.metadata.get("split.count", 1) or 1)
+    says = (_whole(file, "split.no", 0), _whole(file, "split.count", 1) or 1)
     if says != (number, count):
         raise ModelError(
             f"{file.path} should be part {number + 1} of {count}, "
             f"but says it is part {says[0] + 1} of {says[1]}",
             hint="Give the parts their original names, or download the set again.",
         )
+
+
+def _whole(file: GgufFile, key: str, default: int) -> int:
+    value = file.metadata.get(key, default)
+    if type(value) is not int:
+        raise ModelError(f"{file.path}: {key} = {str(value)[:80]} is not a whole number")
+    return value

@@ -5,9 +5,11 @@ A call's text is held back until its closing mark; then it is a call, or it is s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import count
+from typing import Any, Final
 
 from kt.errors import ModelError
 from kt.server.tool_parsers import json_calls, token_calls, xml_calls
@@ -51,12 +53,29 @@ class ToolForm:
         used = [mark for mark in inner if mark in self.before]
         return tuple(filter(None, (self.opening, self.closing, *self.dropped, *used)))
 
+    def written(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Calls, (name, arguments) each, as the model writes them."""
+        return self.first + self.joint.join(map(self._one, calls, count())) + self.last
+
+    def _one(self, call: tuple[str, Any], number: int) -> str:
+        name, arguments = call
+        text = self.before.replace("%s", name).replace("%i", str(number))
+        if self.arguments == "json" or not isinstance(arguments, dict):
+            return text + _as_text(arguments) + self.after
+        for key, value in arguments.items():
+            text += self.arguments.replace("%s", key).replace("|", _as_text(value))
+        return text + self.after
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
 
 # Harmony (gpt-oss) is no row here: its channels carry all of an answer; see server/harmony.py.
 TOOL_FORMS: Final = (
     ToolForm(
         name="kimi_k2",
-        signs=("<|tool_calls_section_begin|>",),
+        signs=("<|tool_calls_section_begin|>", "tool_declare<|im_middle|>"),
         opening="<|tool_call_begin|>",
         closing="<|tool_call_end|>",
         dropped=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),

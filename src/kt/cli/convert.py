@@ -1,0 +1,145 @@
+"""`kt convert`: a checkpoint into packed files that `kt run` maps as they are."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kt import catalog, settings
+from kt.cli import convert_view, render
+from kt.errors import UsageError
+
+if TYPE_CHECKING:
+    from kt.catalog import Entry
+    from kt.convert.convert import Conversion
+
+
+class Format(str, Enum):
+    """The values of --format."""
+
+    INT8 = "int8"
+    INT4 = "int4"
+    INT4M = "int4m"
+    FP8 = "fp8"
+    BF16 = "bf16"
+    F16 = "f16"
+    NATIVE = "native"
+
+
+def convert(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE", help="Alias, path, or owner/name[:QUANTISATION] on the hub."
+        ),
+    ] = None,
+    dest: Annotated[
+        str | None, typer.Argument(metavar="DEST", help="A folder: new, empty, or to continue.")
+    ] = None,
+    target: Annotated[
+        Format | None, typer.Option("--format", help="How weights are stored.")
+    ] = None,
+    experts_only: Annotated[
+        bool, typer.Option("--experts-only", help="All but the experts keep their own format.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
+    ] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(metavar="DEST", help="Only read a conversion again and check its bytes."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the sizes and write nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object; docs/convert.md names its fields."),
+    ] = False,
+) -> None:
+    """Convert a model once, so that it loads at once on any machine.
+
+    The same command continues a conversion that was stopped.
+    """
+    if verify is not None:
+        if source is not None or dest is not None or target is not None:
+            raise UsageError("--verify goes alone", hint="kt convert --verify DEST")
+        _verify(Path(verify), as_json)
+        return
+    if source is None or dest is None or target is None:
+        raise UsageError(
+            "kt convert needs SOURCE, DEST and --format",
+            hint="kt convert owner/name ./model-int4 --format int4",
+        )
+    entry = catalog.resolve(source)
+    conversion = _prepare(entry, target.value, experts_only, dry_run)
+    if conversion.grown and target is not Format.NATIVE:
+        render.warn(
+            f"{conversion.grown} matrices take more room as {target.value} than they take now, and "
+            "are no better for it; --format native keeps them"
+        )
+    if dry_run:
+        convert_view.show_sizes(conversion, as_json=as_json)
+        return
+    manifest = _run(conversion, Path(dest), entry.name, threads)
+    convert_view.show_report(manifest, Path(dest), as_json=as_json)
+
+
+def _prepare(entry: Entry, target: str, experts_only: bool, dry_run: bool) -> Conversion:
+    from kt.convert.convert import Conversion
+    from kt.weights.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(_locate(entry, dry_run))
+    return Conversion(checkpoint, target, experts_only, entry.repo)
+
+
+def _locate(entry: Entry, dry_run: bool) -> Path:
+    """The source's files on this machine, downloaded if need be (never by a dry run)."""
+    if entry.path is not None:
+        return entry.path
+    from kt import download
+
+    if dry_run:
+        if not download.is_cached(entry):
+            raise UsageError(
+                f"{entry.repo} is not downloaded yet, and sizes are counted from its files",
+                hint="Leave --dry-run out to download it.",
+            )
+        return download.fetch(entry, offline=True)
+    wanted = settings.load()
+    with render.progress(f"Downloading {entry.repo}") as update:
+        return download.fetch(
+            entry,
+            token=wanted.hf_token,
+            offline=wanted.offline,
+            progress=update,
+            warn=render.warn,
+        )
+
+
+def _run(conversion: Conversion, dest: Path, name: str, threads: int | None) -> dict[str, Any]:
+    from kt.kernels.library import load
+    from kt.kernels.variants import select
+    from kt.machine.survey import survey
+    from kt.machine.workers import limited
+
+    machine = survey(gpus=False)
+    variant = select(machine.cpu, settings.load().variant, source="KT_VARIANT").value.name
+    workers = limited(machine.worker_cpus, threads, f"--threads {threads}")
+    try:
+        with render.progress(f"Converting {name}") as update:
+            return conversion.run(dest, load(variant), threads=len(workers.value), progress=update)
+    except KeyboardInterrupt:
+        render.note("Stopped. The same command continues the conversion.")
+        raise
+
+
+def _verify(folder: Path, as_json: bool) -> None:
+    from kt.convert.report import verify
+
+    with render.progress(f"Reading {folder}") as update:
+        manifest = verify(folder, update)
+    convert_view.show_verified(manifest, folder, as_json=as_json)

@@ -1,0 +1,33 @@
+"""Which models of the catalogue this version of kt can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kt.errors import ModelError
+
+if TYPE_CHECKING:
+    from kt.catalog import Entry
+
+READABLE_FORMATS = frozenset({"bf16"})
+
+
+def why_not(entry: Entry) -> str:
+    """Why `entry` cannot run, as far as the catalogue tells; "" if nothing speaks against it."""
+    from kt.models.families import FAMILIES
+
+    if entry.family is not None and entry.family not in FAMILIES:
+        return f"family {entry.family} is not implemented"
+    if entry.format is not None and entry.format not in READABLE_FORMATS:
+        return f"format {entry.format} is not implemented"
+    return ""
+
+
+def check(entry: Entry) -> None:
+    """Raises ModelError for what cannot run, before anything of it is fetched."""
+    reason = why_not(entry)
+    if reason:
+        raise ModelError(
+            f"{entry.name} cannot run with this version of kt: {reason}",
+            hint="`kt models` shows which models can.",
+        )

@@ -1,0 +1,117 @@
+"""Which tensor goes into which file, how large everything gets, and the files' headers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Final
+
+from kt.convert.targets import packed_format
+from kt.errors import ModelError
+from kt.models.tensors import PARTS
+from kt.placement.budget import packed_bytes
+from kt.weights.checkpoint import Checkpoint
+from kt.weights.packed_folder import ALIGNMENT
+from kt.weights.tensor import Tensor
+
+REST: Final = "rest.safetensors"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix [n, k] of role `name`, or one per expert. format: of the packed bytes."""
+
+    name: str
+    tensors: Sequence[Tensor]
+    format: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.tensors[0].shape
+        return n, k
+
+    @cached_property
+    def stride(self) -> int:
+        """Bytes of one packed matrix."""
+        return packed_bytes(self.format, *self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.stride * len(self.tensors)
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """One file: matrices first, each at a multiple of 64 bytes, then vectors as float32."""
+
+    name: str
+    matrices: list[Matrix]
+    vectors: list[Tensor]
+    vector_names: list[str]
+
+    @cached_property
+    def header(self) -> bytes:
+        """The safetensors header, its length in front and padded to whole lines of 64 bytes."""
+        at, table = 0, dict[str, Any]()
+        entries: list[tuple[str, str, tuple[int, ...], int]] = []
+        entries += [(m.name, "U8", (m.nbytes,), m.nbytes) for m in self.matrices]
+        for name, tensor in zip(self.vector_names, self.vectors, strict=True):
+            entries.append((name, "F32", tensor.shape, 4 * prod(tensor.shape)))
+        for name, dtype, shape, nbytes in entries:
+            table[name] = {"dtype": dtype, "shape": shape, "data_offsets": (at, at + nbytes)}
+            at += nbytes
+        text = json.dumps(table, separators=(",", ":")).encode()
+        text += b" " * (-(len(text) + 8) % ALIGNMENT)
+        return len(text).to_bytes(8, "little") + text
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file."""
+        data = sum(m.nbytes for m in self.matrices) + sum(4 * prod(v.shape) for v in self.vectors)
+        return len(self.header) + data
+
+
+def layout(checkpoint: Checkpoint, target: str, *, experts_only: bool) -> list[FileLayout]:
+    """All files of a conversion, in the order in which they are written. Raises ModelError."""
+    roles: dict[int, list[str]] = {index: [] for index in sorted(checkpoint.expert_layers)}
+    for role in sorted(checkpoint.roles):
+        roles.setdefault(_layer(role), []).append(role)
+    return [
+        _file(checkpoint, index, names, target, experts_only)
+        for index, names in sorted(roles.items())
+    ]
+
+
+def _layer(role: str) -> int:
+    return int(role.split(".")[1]) if role.startswith("layers.") else -1
+
+
+def _file(
+    checkpoint: Checkpoint, index: int, roles: list[str], target: str, experts_only: bool
+) -> FileLayout:
+    name = REST if index < 0 else f"layer-{index:05d}.safetensors"
+    result = FileLayout(name, [], [], [])
+    for role in roles:
+        tensor = checkpoint.tensor(role)
+        if len(tensor.shape) == 2 and not role.endswith(".bias"):
+            _add(result, role, [tensor], target, experts_only)
+        elif len(tensor.shape) > 2:
+            raise ModelError(f"{tensor.name} {list(tensor.shape)} cannot be converted")
+        else:
+            result.vectors.append(tensor)
+            result.vector_names.append(role)
+    if index in checkpoint.expert_layers:
+        for part in PARTS:
+            role = f"layers.{index}.experts.{part}"
+            _add(result, role, checkpoint.experts(index, part), target, experts_only)
+    return result
+
+
+def _add(
+    file: FileLayout, role: str, tensors: Sequence[Tensor], target: str, experts_only: bool
+) -> None:
+    chosen = packed_format(role, tensors[0], target, experts_only=experts_only)
+    file.matrices.append(Matrix(role, tensors, chosen))

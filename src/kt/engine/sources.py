@@ -1,0 +1,53 @@
+"""A tensor of a checkpoint as kt_pack reads it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from kt.kernels.library import Source
+from kt.weights.dequantize import dequantize
+from kt.weights.encodings import COLUMN_WORDS, GPTQ
+from kt.weights.quant import Quant
+from kt.weights.tensor import Tensor
+
+# Scale types of kt.h; bytes mean what the packed format says.
+_SCALE_TYPES: Final = {"F32": 0, "F16": 1, "BF16": 30, "E8M0": 200, "E4M3": 200}
+_BYTE_FORMATS: Final = ("F8_MX", "F4_MX", "F4_NV")
+
+
+def source_of(tensor: Tensor, packed_format: str) -> Source:
+    """The source of a matrix [n, k]. Codes that are not of `packed_format` become float32 first."""
+    quant = tensor.quant
+    n = tensor.shape[0]
+    if packed_format == tensor.encoding.packed_format:
+        return Source(tensor.data, tensor.encoding.id, tensor.data.size // n)
+    if quant is None or packed_format != quant.packed_format or quant.order is not None:
+        values = dequantize(tensor)
+        return Source(values, 0, values.nbytes // n)
+    return _apart(tensor, quant)
+
+
+def _apart(tensor: Tensor, quant: Quant) -> Source:
+    scales, scale_type = np.ascontiguousarray(quant.scales), quant.scale_type
+    if _SCALE_TYPES[scale_type] == 200 and quant.packed_format not in _BYTE_FORMATS:
+        scales, scale_type = quant.scale_values(), "F32"
+    return Source(
+        tensor.data,
+        tensor.encoding.id,
+        _row_bytes(tensor),
+        scales=scales,
+        scale_type=_SCALE_TYPES[scale_type],
+        scale_stride=scales.shape[1],
+        scale_block=quant.block,
+        zeros=np.ascontiguousarray(quant.zeros()) if quant.zeros else None,
+    )
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    """From one row of the file to the next: of codes, or of words."""
+    n = tensor.shape[0]
+    if tensor.encoding.id in COLUMN_WORDS:
+        return n * 4 if tensor.encoding is GPTQ else n // 2
+    return tensor.data.size // n

@@ -1,0 +1,123 @@
+"""GPTQ: 4-bit codes in int32 words along the columns, a scale and zero point per group.
+
+Zero points of checkpoint_format "gptq" are stored minus one, those of "gptq_v2" as they are. With
+act-order, a column's group is what g_idx says; groups are then no runs of columns, and the matrix
+is loaded as float32, which holds a float16 scale times a 5-bit number exactly.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kt.errors import ModelError
+from kt.weights.apart import unpack_nibbles
+from kt.weights.encodings import GPTQ
+from kt.weights.fields import Fields
+from kt.weights.formats.module import Module, Scheme, array, four_bit_format, groups, scale_type
+from kt.weights.quant import SCALE_DTYPES, Bytes, Quant
+from kt.weights.tensor import Tensor
+
+ENDINGS = {".qweight": "data", ".qzeros": "zeros", ".scales": "scale", ".g_idx": "order"}
+
+# How the codes were found, not what they mean.
+_NOTED = (
+    "batch_size block_name_to_quantize cache_block_outputs damp_percent dataset exllama_config "
+    "lm_head max_input_length meta model_seqlen module_name_preceding_first_block "
+    "modules_in_block_to_quantize modules_to_not_convert pad_token_id pack_dtype quantizer "
+    "static_groups sym tokenizer true_sequential use_cuda_fp16 use_exllama desc_act "
+    "disable_exllama backend model_file_base_name model_name_or_path is_marlin_format"
+).split()
+
+
+def scheme(fields: Fields) -> Scheme:
+    """quant_method gptq."""
+    fields.expect("bits", 4)
+    fields.integer("bits")
+    fields.expect("checkpoint_format", "gptq", "gptq_v2")
+    fields.expect("pack_dtype", "int32")
+    for key in _NOTED:
+        fields.get(key)
+    overrides = fields.get("dynamic", {})
+    if any(not str(rule).startswith("-:") for rule in overrides):
+        raise fields.refuse("dynamic", "other settings for some modules")
+    group = group_size(fields)
+    plus = 0 if fields.get("checkpoint_format") == "gptq_v2" else 1
+    fields.finish()
+    return Scheme(ENDINGS, partial(_build, group=group, plus=plus))
+
+
+def group_size(fields: Fields) -> int:
+    """Columns of a group; 0: whole rows. Raises ModelError."""
+    size = fields.get("group_size", -1)
+    return 0 if size == -1 else fields.integer("group_size")
+
+
+def _build(module: Module, *, group: int, plus: int) -> Tensor:
+    data = module.codes("I32")
+    if len(data.shape) != 2:
+        raise ModelError(f"{data.name} {list(data.shape)} is no matrix of words")
+    k, n = data.shape[0] * 8, data.shape[1]
+    packed = four_bit_format(group or k, k)
+    if not packed:
+        raise ModelError(f"{module.name}: groups of {group} columns are not supported")
+    block = (1, group or k)
+    scales = transposed_scales(module, (n, k), block)
+    zeros = partial(_zeros, array(zero_words(module, (n, k), block)), plus)
+    order = group_order(module, k, block[1])
+    quant = Quant(
+        "F32" if order is not None else packed,
+        scales,
+        scale_type(module.parts["scale"]),
+        block,
+        zeros,
+        order=order,
+    )
+    return module.tensor(GPTQ, (n, k), quant)
+
+
+def transposed_scales(
+    module: Module, shape: tuple[int, int], block: tuple[int, int]
+) -> npt.NDArray[Any]:
+    """Scales [n, groups] of a file that has them the other way round. Raises ModelError."""
+    tensor = module.part("scale", "scales")
+    wanted = groups(shape, block)[::-1]
+    if tensor.shape != wanted:
+        raise ModelError(
+            f"{tensor.name} has shape {list(tensor.shape)}, {module.name} needs {list(wanted)}"
+        )
+    values = tensor.data.view(SCALE_DTYPES[scale_type(tensor)])
+    turned: npt.NDArray[Any] = values.reshape(wanted).T
+    return turned
+
+
+def zero_words(module: Module, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
+    """qzeros, int32 [groups, n / 8]. Raises ModelError."""
+    tensor = module.part("zeros", "zero points (qzeros)")
+    wanted = (-(-shape[1] // block[1]), -(-shape[0] // 8))
+    if tensor.shape != wanted or tensor.encoding.name != "I32":
+        raise ModelError(
+            f"{tensor.name} is {tensor.encoding.name} {list(tensor.shape)}, "
+            f"{module.name} needs I32 {list(wanted)}"
+        )
+    return tensor
+
+
+def _zeros(words: npt.NDArray[np.int32], plus: int) -> Bytes:
+    return np.ascontiguousarray(unpack_nibbles(words.view(np.uint8)).T + np.uint8(plus))
+
+
+def group_order(module: Module, k: int, group: int) -> npt.NDArray[np.int32] | None:
+    """Each column's group; None if groups are runs of columns. Raises ModelError."""
+    tensor = module.parts.get("order")
+    if tensor is None or group >= k:
+        return None
+    order = array(tensor)
+    if order.shape != (k,) or order.min() < 0 or order.max() >= -(-k // group):
+        raise ModelError(f"{tensor.name} does not give each of {k} columns a group of {group}")
+    if np.array_equal(order, np.arange(k) // group):
+        return None
+    return order

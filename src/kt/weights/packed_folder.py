@@ -1,0 +1,159 @@
+"""A folder that `kt convert` wrote: packed matrices in safetensors files, mapped as they are.
+
+A matrix, or all experts of a part one behind the other, is a U8 tensor named by its role; vectors
+are F32 tensors. kt_manifest.json says what the bytes mean (docs/convert.md). It is written last, so
+a folder without it is not finished.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from kt.errors import ModelError
+from kt.weights.encodings import Encoding
+from kt.weights.names import Place
+from kt.weights.quant import Quant
+from kt.weights.safetensors_file import read_file
+from kt.weights.tensor import Tensor
+
+MANIFEST: Final = "kt_manifest.json"
+UNFINISHED: Final = "kt_conversion.json"
+GGUF_METADATA: Final = "gguf_metadata.json"
+LAYOUT: Final = 1
+"""The version of packed bytes and manifest that this kt reads and writes."""
+ALIGNMENT: Final = 64
+"""Bytes; kt_weight.data of native/include/kt.h needs it."""
+
+_PACKED_ID: Final = -2  # no number of GGUF or of kt.h: such data goes to the kernels as it is
+_EXPERTS: Final = re.compile(r"layers\.(\d+)\.experts\.(gate|up|down)")
+_LAYER: Final = re.compile(r"layers\.(\d+)\..+")
+
+
+@dataclass(frozen=True)
+class PackedFolder:
+    """config: as in config.json. gguf_metadata: of the GGUF file it was converted from, if so."""
+
+    config: dict[str, Any]
+    tensors: list[Tensor]
+    gguf_metadata: Mapping[str, Any] | None
+
+
+def is_packed(tensor: Tensor) -> bool:
+    """Whether the data of `tensor` is already what the kernels read."""
+    return tensor.encoding.id == _PACKED_ID
+
+
+def is_packed_folder(folder: Path) -> bool:
+    """True for what `kt convert` wrote, finished or not."""
+    return (folder / MANIFEST).is_file() or (folder / UNFINISHED).is_file()
+
+
+def packed_place(name: str) -> Place:
+    """The place of a tensor in such a folder: its name is its role."""
+    match = _EXPERTS.fullmatch(name)
+    if match:
+        return Place("", int(match[1]), match[2])
+    match = _LAYER.fullmatch(name)
+    return Place(name, int(match[1]) if match else -1)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """kt_manifest.json. Raises ModelError if it is not there or of another layout."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ModelError(
+            f"{folder} is a conversion that is not finished",
+            hint="The same `kt convert` command continues it.",
+        )
+    try:
+        manifest = json.loads(path.read_bytes())
+        layout = manifest["kt_packed"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+    if layout != LAYOUT:
+        raise ModelError(
+            f"{folder} was converted by kt {manifest.get('kt_version')}, whose packed layout "
+            f"{layout} is not that of this kt ({LAYOUT})",
+            hint="Convert the model again.",
+        )
+    return dict(manifest)
+
+
+def read_packed_folder(folder: Path) -> PackedFolder:
+    """The tensors of a finished conversion. Raises ModelError for files that are missing or of
+    another size; `kt convert --verify` checks their bytes.
+    """
+    manifest = read_manifest(folder)
+    tensors: list[Tensor] = []
+    try:
+        for name, record in manifest["files"].items():
+            tensors += _read_file(folder / Path(name).name, record)
+        config = manifest["config"]
+        metadata = _read_metadata(folder) if manifest["source"]["kind"] == "gguf" else None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _damaged(folder / MANIFEST, f"{type(error).__name__}: {error}") from None
+    return PackedFolder(config, tensors, metadata)
+
+
+def _read_file(path: Path, record: dict[str, Any]) -> list[Tensor]:
+    stored = read_file(path)
+    size = path.stat().st_size
+    if size != record["bytes"]:
+        raise ModelError(
+            f"{path} has {size} bytes, the manifest says {record['bytes']}",
+            hint="Copy the folder again, or convert the model again.",
+        )
+    rows: dict[str, dict[str, Any]] = record["matrices"]
+    missing = sorted(rows.keys() - stored.keys())
+    if missing:
+        raise ModelError(f"{path} lacks {', '.join(missing[:10])}", hint="Convert the model again.")
+    return [_matrix(path, t, rows[name]) if name in rows else t for name, t in stored.items()]
+
+
+def _matrix(path: Path, stored: Tensor, row: dict[str, Any]) -> Tensor:
+    """The bytes `stored` as the matrix, or the stack of experts, that the manifest describes."""
+    name, data = stored.name, stored.data
+    n, k, count, stride = (int(row[key]) for key in ("n", "k", "count", "stride"))
+    if min(n, k, count, stride) < 1 or stride * count != data.size:
+        raise ModelError(f"{path}: {name} has {data.size} bytes, not {count} times {stride}")
+    if data.ctypes.data % ALIGNMENT or stride % ALIGNMENT:
+        raise ModelError(f"{path}: {name} does not lie at a multiple of {ALIGNMENT} bytes")
+    stack = _EXPERTS.fullmatch(name) is not None
+    packed_format = str(row["format"])
+    encoding = Encoding(f"packed {packed_format}", _PACKED_ID, 1, 1, packed_format)
+    quant = None
+    if row.get("factors"):
+        # Scales of whole matrices are all that is left apart.
+        factor = np.asarray(row["factors"], np.float32)
+        none = np.empty((count, 0, 0), np.float32)
+        quant = Quant(packed_format, none if stack else none[0], "F32", (1, 1), factor=factor)
+    return Tensor(name, (count, n, k) if stack else (n, k), encoding, data, quant)
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / GGUF_METADATA
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+    return {key: _array(value) for key, value in values.items()}
+
+
+def _array(value: Any) -> Any:
+    """Numbers of an array are a numpy array, as the GGUF reader gives them."""
+    return np.asarray(value) if isinstance(value, list) and _numbers(value) else value
+
+
+def _numbers(value: list[Any]) -> bool:
+    return bool(value) and isinstance(value[0], (int, float))
+
+
+def _damaged(path: Path, why: str) -> ModelError:
+    return ModelError(f"{path} is damaged: {why}", hint="Convert the model again.")

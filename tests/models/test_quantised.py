@@ -1,0 +1,64 @@
+"""Tiny qwen3_moe checkpoints in every scheme of quantised safetensors, from the files to logits,
+against transformers in float32 on the values that the files stand for.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kt.models.families import spec
+from kt.placement.budget import weight_bytes
+from kt.weights.checkpoint import open_checkpoint
+from tests.executors import NATIVE, executor
+from tests.moe_reference import assert_like, reference_of
+from tests.quantised import SCHEMES, quantise
+from tests.tiny import tiny_qwen3_moe
+
+# Partial blocks of 128 in every matrix. Every token goes to all experts: where it may choose, one
+# that rounding sends to another changes what all later tokens attend to.
+SIZES = {
+    "hidden_size": 192,
+    "head_dim": 48,
+    "moe_intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 4,
+    "initializer_range": 0.06,
+}
+VARIANTS = [name for name in ("avx2", "avx512_bf16") if name in NATIVE] + ["amx_model"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return tiny_qwen3_moe(tmp_path_factory.mktemp("plain"), seed=3, **SIZES)
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def checkpoint(request, plain, tmp_path_factory):
+    scheme = SCHEMES[request.param]
+    quantised, dequantised = quantise(plain, tmp_path_factory.mktemp(request.param), scheme)
+    return scheme, quantised, reference_of(dequantised)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_the_values_in_the_file(checkpoint, variant):
+    scheme, folder, reference = checkpoint
+    # Activations of 8 bits, or bfloat16 and better.
+    limit = 8e-3 if scheme.packed.startswith(("F8", "F32")) else 2e-2
+    assert_like(reference, folder, variant, limit)
+
+
+def test_every_linear_layer_is_packed_as_its_scheme_says_and_the_plan_counts_it(checkpoint):
+    scheme, folder, _ = checkpoint
+    opened = open_checkpoint(folder)
+    model = spec(opened)
+    for layer in range(2):
+        for part in ("gate", "up", "down"):
+            matrices = opened.experts(layer, part)
+            assert {matrix.packed_format for matrix in matrices} == {scheme.packed}
+        for role in ("q", "k", "v", "o"):
+            assert opened.tensor(f"layers.{layer}.{role}").packed_format == scheme.packed
+    made = executor(folder, VARIANTS[0])
+    vectors = weight_bytes(model, opened)["norms"]
+    assert made.memory["weights"] == sum(weight_bytes(model, opened).values()) - vectors
+    made.close()
