@@ -202,8 +202,11 @@ class CpuExecutor:
             weight.data = self._ffi.cast("void *", first)
 
     def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
-        source = source_of(matrix.tensors[index], matrix.format)
+        tensor = matrix.tensors[index]
+        tensor.check_length()
+        source = source_of(tensor, matrix.format)
         self._library.pack(self._pool, matrix.format, (matrix.n, matrix.k), source, target)
+        tensor.check_length()
 
     def _build(self, spec: ModelSpec) -> tuple[Any, Any]:
         ffi, step = self._ffi, self._step

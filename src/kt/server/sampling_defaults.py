@@ -55,7 +55,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> SamplingDefaults:
 
     path = checkpoint.folder / "generation_config.json"
     try:
-        values = read_json(path) if path.is_file() else {}
+        values = read_json(path) if path.exists() else {}
     except ModelError:
         values = {}
     return _defaults(values, path.name)

@@ -14,6 +14,7 @@ import tokenizers
 from kt.errors import ModelError
 from kt.text.description import Description
 from kt.weights.checkpoint import read_json
+from kt.weights.files import read_bytes
 
 _NAMES: Final = (
     "bos_token",
@@ -44,16 +45,17 @@ def read(folder: Path, config: Mapping[str, Any]) -> Description:
 
 
 def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
+    if not path.exists():
         raise ModelError(f"{path} does not exist", hint="Download the tokenizer's files too.")
+    content = read_bytes(path)
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:
         raise ModelError(f"{path} is not a tokenizer: {error}", hint="Download it again.") from None
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def _special_tokens(settings: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, str]:
@@ -93,7 +95,10 @@ def _prefix(tokenizer: tokenizers.Tokenizer) -> list[int]:
         for piece in step["single"]:
             if "Sequence" in piece:
                 break
-            result += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+            name = piece["SpecialToken"]["id"]
+            if name not in step["special_tokens"]:
+                raise ModelError(f"tokenizer.json: the post-processor names {name!r}, no token")
+            result += step["special_tokens"][name]["ids"]
     return result
 
 
@@ -103,8 +108,8 @@ def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     files = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
     files["default"] = folder / "chat_template.jinja"
     for name, path in files.items():
-        if path.is_file():
-            templates[name] = path.read_text(encoding="utf-8", errors="replace")
+        if path.exists():
+            templates[name] = read_bytes(path).decode(errors="replace")
     return templates
 
 

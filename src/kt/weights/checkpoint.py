@@ -11,6 +11,7 @@ from typing import Any, Literal
 from kt.errors import ModelError
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
+from kt.weights.files import exists, read_bytes
 from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
 from kt.weights.gguf_set import GgufSet, find_gguf
@@ -126,8 +127,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder
     with a choice.
     """
-    if not path.exists():
-        raise ModelError(f"{path} does not exist", hint="Check the path for a typing error.")
+    if not exists(path):
+        raise ModelError(
+            f"{str(path)[:300]} does not exist", hint="Check the path for a typing error."
+        )
     if not path.is_dir():
         return _open_file(path)
     if is_packed_folder(path):
@@ -174,11 +177,7 @@ def _open_folder(folder: Path) -> Checkpoint:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises ModelError."""
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelError(f"{path} does not exist", hint="Download it too.") from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+        value = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON: {error}", hint="Download it again.") from None
     if not isinstance(value, dict):

@@ -22,6 +22,7 @@ U8 = npt.NDArray[np.uint8]
 
 def dequantize(tensor: Tensor) -> F32:
     """Float32 array of tensor.shape. Raises ModelError for an encoding that is not implemented."""
+    tensor.check_length()
     if tensor.quant is not None:
         return dequantize_apart(tensor, tensor.quant)
     decode = _DECODERS.get(tensor.encoding.name)

@@ -15,7 +15,8 @@ import numpy as np
 
 from kt.errors import ModelError
 from kt.weights.encodings import BY_ID
-from kt.weights.tensor import Bytes, Tensor, map_file
+from kt.weights.files import Bytes, map_file
+from kt.weights.tensor import Tensor
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)

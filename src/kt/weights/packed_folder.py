@@ -18,6 +18,7 @@ import numpy as np
 
 from kt.errors import ModelError
 from kt.weights.encodings import Encoding
+from kt.weights.files import read_bytes
 from kt.weights.names import Place
 from kt.weights.quant import Quant
 from kt.weights.safetensors_file import read_file
@@ -73,7 +74,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             hint="The same `kt convert` command continues it.",
         )
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(read_bytes(path))
         layout = manifest["kt_packed"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
@@ -140,7 +141,7 @@ def _matrix(path: Path, stored: Tensor, row: dict[str, Any]) -> Tensor:
 def _read_metadata(folder: Path) -> dict[str, Any]:
     path = folder / GGUF_METADATA
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     return {key: _array(value) for key, value in values.items()}

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from kt.errors import ModelError
 from kt.weights.encodings import BY_NAME, Encoding
-from kt.weights.tensor import Bytes, Tensor, map_file
+from kt.weights.files import Bytes, is_file, map_file, read_bytes
+from kt.weights.tensor import Tensor
 
 INDEX: Final = "model.safetensors.index.json"
 MAX_HEADER: Final = 100_000_000  # the format's own limit, bytes
@@ -43,13 +44,13 @@ def is_safetensors_folder(folder: Path) -> bool:
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder by name. Raises one ModelError that lists every fault."""
-    if not (folder / INDEX).is_file():
+    if not is_file(folder / INDEX):
         return read_file(_only_file(folder))
     faults: list[str] = []
     tensors: dict[str, Tensor] = {}
     for name, keys in _read_index(folder / INDEX).items():
-        if not (folder / name).is_file():
-            faults.append(f"shard {name} is missing")
+        if not is_file(folder / name):
+            faults.append(f"shard {name[:300]} is missing")
             continue
         try:
             shard = read_file(folder / name)
@@ -94,13 +95,13 @@ def _read_index(index: Path) -> dict[str, set[str]]:
     """Shard -> names of the tensors in it."""
     shards: dict[str, set[str]] = {}
     try:
-        for key, name in json.loads(index.read_bytes())["weight_map"].items():
+        for key, name in json.loads(read_bytes(index))["weight_map"].items():
             shards.setdefault(str(name), set()).add(key)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelError(f"{index} is no safetensors index", hint="Download it again.") from None
     for name in shards:
         if name != Path(name).name:
-            raise ModelError(f"{index} names a file outside its folder: {name!r}")
+            raise ModelError(f"{index} names a file outside its folder: {name[:300]!r}")
     return dict(sorted(shards.items()))
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from kt.errors import ModelError
 from kt.weights.encodings import COLUMN_WORDS, Encoding
+from kt.weights.files import Bytes, check_length
 from kt.weights.quant import Quant
 
-Bytes = npt.NDArray[np.uint8]
+__all__ = ["Bytes", "Tensor"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +67,8 @@ class Tensor:
         data = self.data[first * row : last * row]
         return Tensor(name, shape, self.encoding, data, quant, self.load_as)
 
-
-def map_file(path: Path) -> Bytes:
-    """The bytes of `path` as a read-only map; nothing is read yet. Raises ModelError."""
-    try:
-        with path.open("rb") as file:
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    except FileNotFoundError:
-        raise ModelError(
-            f"{path} does not exist", hint="Check the path for a typing error."
-        ) from None
-    except ValueError:  # an empty file cannot be mapped
-        raise ModelError(f"{path} is empty", hint="Download it again.") from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from None
+    def check_length(self) -> None:
+        """Raises ModelError if a file that holds the tensor has become shorter."""
+        check_length(self.data, self.name)
+        if self.quant is not None:
+            check_length(self.quant.scales, self.name)
