@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from kt.bench import experts, formats
 from kt.bench.expert_layer import Layers, Tokens
-from kt.bench.expert_weights import PARTS, ExpertWeights, Sizes, random_rows
+from kt.bench.expert_weights import PARTS, ExpertWeights, Sizes
 from kt.bench.formats import FORMATS, Format
+from kt.bench.random_weights import random_tensor
 from kt.errors import DoesNotFit, UsageError
 from kt.kernels import library
 from kt.kernels.library import Library
@@ -20,6 +20,7 @@ from kt.kernels.variants import select
 from kt.machine.survey import survey
 from kt.placement.budget import PACKINGS
 from kt.units import GIB, MIB
+from kt.weights.dequantize import dequantize
 
 SIZES = Sizes(hidden=256, intermediate=512, experts=8, top_k=2)
 
@@ -48,6 +49,13 @@ def test_every_packed_format_has_a_row(native: Library) -> None:
         ("q4_k", "I4_K32M"),
         ("q6_k", "I6_K16"),
         ("i4_k32m", "I4_K32M"),
+        ("fp8", "F8_G128"),
+        ("fp8_row", "F8_ROW"),
+        ("int8_row", "I8_ROW"),
+        ("int4_g128", "I4_Z128"),
+        ("mxfp4", "F4_MX"),
+        ("nvfp4", "F4_NV"),
+        ("q2_k", "I2_K16M"),
         ("BF16", "BF16"),
     ],
 )
@@ -65,8 +73,7 @@ def test_an_unknown_format_names_the_nearest_and_all() -> None:
 
 @pytest.mark.parametrize("chosen", [f for f in FORMATS if f.source != "F32"], ids=lambda f: f.name)
 def test_random_blocks_are_weights(chosen: Format) -> None:
-    rows = random_rows(chosen, 64, 1024, np.random.default_rng(0))
-    values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[chosen.source])
+    values = dequantize(random_tensor(chosen, 64, 1024, np.random.default_rng(0)))
     assert values.shape == (64, 1024)
     assert np.std(values) == pytest.approx(1024**-0.5, rel=0.1)
     assert abs(np.mean(values)) < 0.1 * 1024**-0.5

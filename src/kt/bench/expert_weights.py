@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kt.bench.formats import Format
+from kt.bench.random_weights import random_tensor, turned
+from kt.engine.sources import source_of
 from kt.errors import DoesNotFit, UsageError
-from kt.kernels.library import Library, Source
+from kt.kernels.library import Library
 from kt.placement.budget import PACKINGS, packed_bytes
 from kt.units import format_bytes
 from kt.weights.encodings import BY_NAME
+from kt.weights.tensor import Tensor
 
-U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
 BASE_EXPERTS: Final = 4
@@ -52,9 +54,11 @@ class Sizes:
             raise UsageError(
                 f"--top-k {self.top_k}: a token cannot choose more than the {self.experts} experts"
             )
-        block = max(PACKINGS[chosen.packed].group, BY_NAME[chosen.source].block_elements)
+        block = 1
+        if chosen.source not in ("F32", ""):
+            block = max(PACKINGS[chosen.packed].group, BY_NAME[chosen.source].block_elements)
         for name, value in (("--hidden", self.hidden), ("--intermediate", self.intermediate)):
-            if chosen.source != "F32" and value % block:
+            if value % block:
                 raise UsageError(
                     f"{name} {value}: {chosen.name} has blocks of {block}, and rows are whole ones"
                 )
@@ -114,18 +118,17 @@ class ExpertWeights:
         bases = min(BASE_EXPERTS, self.sizes.experts)
         for number, part in enumerate(PARTS):
             n, k = self.sizes.shape(part)
-            rows = random_rows(self.format, n, k, rng)
+            tensor = random_tensor(self.format, n, k, rng)
             for base in range(bases):
                 # The same rows in another order are other weights, at no cost.
-                turned = np.roll(rows, (number * bases + base) * n // (3 * bases), axis=0)
-                self._pack(turned, part, self.at(0, part) + base * self.strides[part])
+                rows = turned(tensor, (number * bases + base) * n // (3 * bases))
+                self._pack(rows, part, self.at(0, part) + base * self.strides[part])
             for layer in range(self.layers):
                 self._copy(layer, part, bases)
 
-    def _pack(self, rows: U8, part: str, target: Any) -> None:
-        source = Source(rows, BY_NAME[self.format.source].id, rows.shape[1])
-        shape = self.sizes.shape(part)
-        self._library.pack(self._pool, self.format.packed, shape, source, target)
+    def _pack(self, tensor: Tensor, part: str, target: Any) -> None:
+        packed, shape = self.format.packed, self.sizes.shape(part)
+        self._library.pack(self._pool, packed, shape, source_of(tensor, packed), target)
 
     def _copy(self, layer: int, part: str, bases: int) -> None:
         """Repeats the bases, packed in layer 0, over the experts of a layer."""
@@ -134,70 +137,3 @@ class ExpertWeights:
         for first in range(0 if layer else bases, self.sizes.experts, bases):
             count = min(bases, self.sizes.experts - first)
             ffi.memmove(self.at(layer, part) + first * stride, source, count * stride)
-
-
-def random_rows(chosen: Format, n: int, k: int, rng: np.random.Generator) -> U8:
-    """Rows [n, bytes] in the format's source encoding; values have a mean of 0 and a variance of
-    about 1/k."""
-    if chosen.source == "F32":
-        values = rng.standard_normal((n, k), np.float32) * np.float32(k**-0.5)
-        rows: U8 = values.view(np.uint8)
-        return rows
-    encoding = BY_NAME[chosen.source]
-    count = n * (k // encoding.block_elements)
-    blocks = rng.integers(0, 256, (count, encoding.block_bytes), dtype=np.uint8)
-    _BLOCKS[chosen.source](blocks, k**-0.5)
-    return blocks.reshape(n, -1)
-
-
-def _half(blocks: U8, at: int, value: float) -> None:
-    """A float16 at byte `at` of every block."""
-    blocks[:, at : at + 2] = np.array([value], "<f2").view(np.uint8)
-
-
-def _five(blocks: U8, deviation: float) -> None:
-    _half(blocks, 0, deviation / _spread(32))  # Q5_0: d * (q - 16)
-
-
-def _five_min(blocks: U8, deviation: float) -> None:
-    scale = deviation / _spread(32)  # Q5_1: d * q + m
-    _half(blocks, 0, scale)
-    _half(blocks, 2, -15.5 * scale)
-
-
-def _k_four(blocks: U8, deviation: float) -> None:
-    _k_scales(blocks, 16, deviation)
-
-
-def _k_five(blocks: U8, deviation: float) -> None:
-    _k_scales(blocks, 32, deviation)
-
-
-def _k_scales(blocks: U8, codes: int, deviation: float) -> None:
-    """Q4_K, Q5_K: d * sc * q - dmin * m. With m = sc (its bytes mirror those of sc) and dmin the
-    mean code times d, the mean is 0. The root mean square of 6 random bits is 36.7."""
-    scale = deviation / (_spread(codes) * 36.7)
-    _half(blocks, 0, scale)
-    _half(blocks, 2, scale * (codes - 1) / 2)
-    blocks[:, 8:12] = blocks[:, 4:8]
-    blocks[:, 12:16] = (blocks[:, 12:16] & 15) * 17
-
-
-def _k_six(blocks: U8, deviation: float) -> None:
-    # Q6_K: d * sc * (q - 32), sc signed; kept below 32 so that d is a normal float16.
-    blocks[:, 192:208] &= 31
-    _half(blocks, 208, deviation / (_spread(64) * 18.0))
-
-
-def _spread(codes: int) -> float:
-    """Standard deviation of a uniformly random code."""
-    return float(((codes * codes - 1) / 12) ** 0.5)
-
-
-_BLOCKS: Final = {
-    "Q5_0": _five,
-    "Q5_1": _five_min,
-    "Q4_K": _k_four,
-    "Q5_K": _k_five,
-    "Q6_K": _k_six,
-}

@@ -19,7 +19,8 @@ ATTENTION_PEAK: Final[Peak] = "dot_bf16"
 @dataclass(frozen=True)
 class Format:
     """packed: kt.h's name without KT_. source: the encoding (kt.weights.encodings) that random
-    weights are made in; F32 where the kernels round floats themselves. peak: the instruction kind
+    weights are made in; F32 where the kernels round floats themselves, "" where scales lie apart
+    from the codes. peak: the instruction kind
     that computes it. names: what else users call it."""
 
     packed: str
@@ -37,7 +38,11 @@ FORMATS: Final[tuple[Format, ...]] = (
     Format("F32", "F32", "fma_f32"),
     Format("F16", "F32", "fma_f32"),
     Format("BF16", "F32", "dot_bf16"),
+    Format("F8_G128", "", "dot_bf16", ("fp8",)),
+    Format("F8_ROW", "", "dot_bf16", ("fp8_row",)),
+    Format("F8_MX", "", "dot_bf16", ("mxfp8",)),
     Format("I8_G32", "F32", "dot_int8", ("int8", "q8_0")),
+    Format("I8_ROW", "", "dot_int8", ("int8_row",)),
     Format("I6_K16", "Q6_K", "dot_int8", ("q6_k",)),
     Format("I5_G32", "Q5_0", "dot_int8", ("q5_0",)),
     Format("I5_G32M", "Q5_1", "dot_int8", ("q5_1",)),
@@ -45,6 +50,16 @@ FORMATS: Final[tuple[Format, ...]] = (
     Format("I4_G32", "F32", "dot_int8", ("int4", "q4_0")),
     Format("I4_G32M", "F32", "dot_int8", ("q4_1",)),
     Format("I4_K32M", "Q4_K", "dot_int8", ("q4_k",)),
+    Format("I4_B32", "", "dot_int8", ("int4_b32",)),
+    Format("I4_Z32", "", "dot_int8", ("int4_g32",)),
+    Format("I4_Z64", "", "dot_int8", ("int4_g64",)),
+    Format("I4_Z128", "", "dot_int8", ("int4_g128", "gptq", "awq")),
+    Format("I4_NL", "IQ4_NL", "dot_int8", ("iq4_nl",)),
+    Format("I4_NLK", "IQ4_XS", "dot_int8", ("iq4_xs",)),
+    Format("F4_MX", "MXFP4", "dot_int8", ("mxfp4",)),
+    Format("F4_NV", "", "dot_int8", ("nvfp4",)),
+    Format("I3_K16", "Q3_K", "dot_int8", ("q3_k",)),
+    Format("I2_K16M", "Q2_K", "dot_int8", ("q2_k",)),
 )
 
 _BY_PACKED: Final = {row.packed: row for row in FORMATS}
