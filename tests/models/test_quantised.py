@@ -5,6 +5,7 @@ against transformers in float32 on the values that the files stand for.
 from __future__ import annotations
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from kt.models.families import spec
 from kt.placement.budget import weight_bytes
@@ -62,3 +63,36 @@ def test_every_linear_layer_is_packed_as_its_scheme_says_and_the_plan_counts_it(
     vectors = weight_bytes(model, opened)["norms"]
     assert made.memory["weights"] == sum(weight_bytes(model, opened).values()) - vectors
     made.close()
+
+
+def test_what_becomes_float32_is_told(checkpoint, plain):
+    scheme, folder, _ = checkpoint
+    notes = open_checkpoint(folder).notes
+    if scheme.packed == "F32":  # 2 layers: q, k, v, o, and 3 matrices of 4 experts
+        assert len(notes) == 1
+        assert notes[0].startswith("32 matrices are in act-order")
+    else:
+        assert notes == ()
+    assert open_checkpoint(plain).notes == ()
+
+
+def test_experts_of_several_formats_are_loaded_as_float32(plain, tmp_path):
+    """One expert that the quantisation left alone: exact, and the user is told."""
+    scheme = SCHEMES["ct_int4_32"]
+    whole, dequantised = quantise(plain, tmp_path / "whole", scheme)
+    tensors = load_file(whole / "model.safetensors")
+    module = "model.layers.1.mlp.experts.2.up_proj"
+    for ending in ("_packed", "_scale", "_shape"):
+        del tensors[f"{module}.weight{ending}"]
+    values = load_file(dequantised / "model.safetensors")
+    rounded = values[module + ".weight"].bfloat16()
+    tensors[module + ".weight"], values[module + ".weight"] = rounded, rounded.float()
+    for folder, parts in ((whole, tensors), (dequantised, values)):
+        save_file(parts, folder / "model.safetensors", metadata={"format": "pt"})
+    opened = open_checkpoint(whole)
+    formats = [{m.packed_format for m in opened.experts(1, part)} for part in ("gate", "up")]
+    assert formats == [{"I4_B32"}, {"F32"}]
+    assert opened.notes == (
+        "experts of layer 1: in several formats, loaded as float32, 4 bytes a weight",
+    )
+    assert_like(reference_of(dequantised), whole, VARIANTS[0])

@@ -88,7 +88,7 @@ def _scales(
     if scale_type == "E4M3":
         return _mixed(E4M3[:127], target, count, rng)
     # Signs of both kinds: codes without a zero point have a mean of their own.
-    values = (rng.integers(0, 2, count) * 2 - 1).astype(np.float32) * np.float32(target)
+    values: F32 = (rng.integers(0, 2, count) * 2 - 1).astype(np.float32) * np.float32(target)
     if scale_type == "BF16":
         upper: npt.NDArray[np.uint16] = (values.view(np.uint32) >> 16).astype(np.uint16)
         return upper

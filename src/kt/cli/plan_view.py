@@ -62,6 +62,8 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
         memory.append(("of it mapped", f"{format_bytes(plan.mapped_bytes)} of the converted files"))
     memory.append(("in all", f"{format_bytes(plan.needed)} of {format_bytes(plan.usable.value)}"))
     render.table((("", "left"), ("", "left")), memory, title="Memory", to=console)
+    for note in plan.notes:
+        render.warn(note)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Plan:
     is needed. source_bytes: the model's files, mapped while weights are packed; such pages are
     dropped by the kernel when memory is short, so they are not counted. mapped_bytes: how much of
     the weights is used where a converted model's files are mapped; it is among the parts. n_pages:
-    KV pages of PAGE_TOKENS positions, shared by all sequences.
+    KV pages of PAGE_TOKENS positions, shared by all sequences. notes: what the user should know.
     """
 
     model: str
@@ -50,6 +50,7 @@ class Plan:
     source_bytes: int
     mapped_bytes: int
     usable: Choice[int]
+    notes: tuple[str, ...] = ()
 
     @property
     def needed(self) -> int:
@@ -78,6 +79,7 @@ class Plan:
                 "source_bytes": self.source_bytes,
                 "mapped_bytes": self.mapped_bytes,
             },
+            "notes": list(self.notes),
         }
 
 
@@ -134,6 +136,7 @@ def plan(
         source_bytes=0 if converted else checkpoint.tensor_bytes,
         mapped_bytes=checkpoint.tensor_bytes if converted else 0,
         usable=usable,
+        notes=checkpoint.notes,
     )
     if result.needed > usable.value:
         raise refuse(result.to_json(), spec, checkpoint, asked=context)

@@ -63,6 +63,30 @@ class Checkpoint:
         """Layers that have experts."""
         return frozenset(self._experts)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of this checkpoint takes more memory than its files suggest, in words."""
+        tensors = [*self._roles.values()]
+        tensors += [tensor for parts in self._experts.values() for tensor in parts.values()]
+        shuffled = sum(bool(t.quant and t.quant.order is not None) for t in tensors)
+        mixed = [
+            f"experts of layer {layer}"
+            for layer, parts in sorted(self._experts.items())
+            if any(len(formats) > 1 for formats in _formats(parts).values())
+        ]
+        notes = []
+        if shuffled:
+            notes.append(
+                f"{shuffled} matrices are in act-order, their groups no runs of columns: loaded as "
+                "float32, 4 bytes a weight; a checkpoint without act-order takes an eighth"
+            )
+        if mixed:
+            notes.append(
+                f"{', '.join(mixed[:5])}{' and others' * (len(mixed) > 5)}: in several formats, "
+                "loaded as float32, 4 bytes a weight"
+            )
+        return tuple(notes)
+
     def has(self, role: str) -> bool:
         """True if there is a tensor for `role`."""
         return role in self._roles
@@ -118,6 +142,14 @@ class Checkpoint:
             )
         table[key] = tensor
         self.tensor_bytes += tensor.nbytes
+
+
+def _formats(parts: Parts) -> dict[str, set[str]]:
+    """Part of the experts -> the packed formats of its matrices."""
+    formats: dict[str, set[str]] = {}
+    for (part, _), tensor in parts.items():
+        formats.setdefault(part, set()).add(tensor.packed_format)
+    return formats
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
