@@ -130,9 +130,12 @@ class Destination:
         differs = [key for key in ours if document.get(key) != ours[key]]
         if differs:
             key = differs[0]
+            there, here = document.get(key), ours[key]
+            if key == "source":
+                there, here = (str((source or {}).get("name")) for source in (there, here))
             raise UsageError(
-                f"{path.parent} holds another conversion: {key} is {document.get(key)!r} there and "
-                f"{ours[key]!r} here",
+                f"{path.parent} holds another conversion: {key} is {there!r} there and {here!r} "
+                f"here{' (other bytes)' if there == here else ''}",
                 hint="Choose another folder, or delete that one.",
             )
         self.files = files

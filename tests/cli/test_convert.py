@@ -1,0 +1,132 @@
+"""`kt convert` as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kt.cli import app
+from tests.tiny import tiny_gguf, tiny_qwen3_moe
+
+
+@pytest.fixture
+def kt(monkeypatch, capsys, tmp_path):
+    """kt(*arguments) -> (status, stdout, stderr)."""
+    monkeypatch.setenv("KT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        status = app.run([str(a) for a in arguments])
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        return status, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return tiny_qwen3_moe(tmp_path_factory.mktemp("source") / "tiny-moe")
+
+
+def test_convert_verify_and_run(kt, model, tmp_path):
+    dest = tmp_path / "packed"
+    status, out, err = kt("convert", model, dest, "--format", "int8")
+    assert status == 0
+    assert "Relative error by file" in out and "layer-00002" in out and "Worst tensors" in out
+    assert "Converting tiny-moe: done in" in err and f"kt run {dest}" in err
+    status, out, _ = kt("convert", "--verify", dest)
+    assert status == 0 and out.startswith("4 files, ") and "every byte" in out
+    status, out, err = kt("run", dest, "--prompt", "the quick brown fox", "--context", "256")
+    assert status == 0
+    assert "of it mapped" in err and "of the converted files" in err
+    assert "tokens answered" in err
+
+
+def test_json(kt, model, tmp_path):
+    dest = tmp_path / "packed"
+    status, out, _ = kt("convert", model, dest, "--format", "int4", "--dry-run", "--json")
+    sizes = json.loads(out)
+    assert status == 0 and not dest.exists()
+    assert set(sizes["bytes_by_format"]) == {"I4_G32", "I8_G32", "F32"}
+    status, out, _ = kt("convert", model, dest, "--format", "int4", "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert report["bytes"] == sizes["bytes"] == sum(row["bytes"] for row in report["layers"])
+    assert {row["file"]: row["bytes"] for row in report["layers"]} == sizes["files"]
+    assert report["format"] == "int4" and report["source"]["kind"] == "safetensors"
+    assert report["worst"][0]["relative_error"] > 0.05
+    status, out, _ = kt("convert", "--verify", dest, "--json")
+    assert json.loads(out) == {"ok": True, "files": 4, "bytes": report["bytes"]}
+    status, out, _ = kt("run", dest, "--dry-run", "--json")
+    memory = json.loads(out)["plan"]["memory"]
+    assert memory["source_bytes"] == 0 and 0 < memory["mapped_bytes"] <= report["bytes"]
+
+
+def test_sizes_for_people(kt, model, tmp_path):
+    status, out, err = kt("convert", model, tmp_path / "to", "--format", "int4", "--dry-run")
+    assert status == 0 and "I4_G32" in out and "in 4 files" in out
+    assert "output head get 8 bits" in err
+
+
+def test_making_a_model_larger_gets_a_warning(kt, tmp_path):
+    source = tiny_gguf(tmp_path / "small.gguf", encoding="Q4_0")
+    status, _, err = kt("convert", source, tmp_path / "to", "--format", "int8", "--dry-run")
+    assert status == 0 and "matrices take more room as int8" in err
+    status, _, err = kt("convert", source, tmp_path / "to", "--format", "native", "--dry-run")
+    assert status == 0 and "more room" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "needs SOURCE, DEST and --format"),
+        (["a"], "needs SOURCE, DEST and --format"),
+        (["{model}", "{to}"], "needs SOURCE, DEST and --format"),
+        (["{model}", "{to}", "--format", "int3"], "int3"),
+        (["{to}", "--verify", "{to}"], "--verify goes alone"),
+        (["{to}", "{to}", "--format", "int8"], "no such file or folder"),
+        (["{model}", "{model}", "--format", "int8"], "is not empty"),
+        (["{model}", "{to}", "--format", "int8", "--threads", "9999"], "--threads 9999"),
+        (["--verify", "{model}"], "is not"),
+    ],
+)
+def test_what_makes_no_sense(kt, model, tmp_path, arguments, message):
+    places = {"model": model, "to": tmp_path / "to"}
+    status, out, err = kt("convert", *[a.format(**places) for a in arguments])
+    assert status in (2, 4) and message in err and not out
+    assert not (tmp_path / "to").exists()
+
+
+def test_ctrl_c_leaves_what_the_same_command_continues(kt, tmp_path):
+    source = tiny_qwen3_moe(tmp_path / "model", num_hidden_layers=20, num_experts=16)
+    dest = tmp_path / "to"
+    command = ["convert", str(source), str(dest), "--format", "int4"]
+    environment = {**os.environ, "KT_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kt", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    while process.poll() is None and len(list(dest.glob("layer*.safetensors"))) < 2:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert "The same command continues the conversion" in err and "Traceback" not in err
+    assert not list(dest.glob("*.partial"))
+    done = {p: p.stat().st_mtime_ns for p in dest.glob("layer*.safetensors")}
+    assert 2 <= len(done) < 20
+    assert kt(*command)[0] == 0
+    again = {p for p in done if p.stat().st_mtime_ns != done[p]}
+    assert again <= {max(done)}  # a file is noted after it is there
+    assert kt("convert", "--verify", dest)[0] == 0
