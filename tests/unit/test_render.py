@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import re
 
 import pytest
 
@@ -39,6 +41,43 @@ def test_a_table_without_a_terminal_is_plain_aligned_lines(capsys: Capture) -> N
     out = capsys.readouterr().out.splitlines()
     assert out[:3] == ["Title", "NAME        N  WHY", "a           1  [x]"]
     assert out[3] == "long name  22  " + "y" * 200
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_table_on_a_terminal_of_any_width_is_complete(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = (("NAME", "left"), ("N", "right"), ("KIND", "left"), ("WHY", "left"))
+    rows = [["a" * 30, "1" * 10, "kind", "w" * 30], ["b" * 30, "2", "k" * 12, "word " * 6]]
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout", screen)
+    render.table(headers, rows)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert max(map(len, shown.splitlines())) <= width
+    squeezed = re.sub(r"\s", "", shown)
+    for row in rows:
+        for cell in row[:3] if width == 80 else row:  # at 80 pieces of two cells alternate
+            assert cell.replace(" ", "") in squeezed
+    assert shown.count("w") >= 30 and "…" not in squeezed
+
+
+def test_a_bar_shows_nothing_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("sys.stderr", screen)
+    with render.progress("Loading m") as update:
+        update(0, 4096)
+        update(4096, 4096)
+    assert "?" not in re.sub(r"\x1b\[\?", "", screen.getvalue())
+    assert "4.0 KiB of 4.0 KiB" in screen.getvalue()
 
 
 def test_progress_without_a_terminal_is_a_few_lines(capsys: Capture) -> None:

@@ -18,7 +18,7 @@ from kt.engine.launch import Prepared, prepare
 from kt.errors import DoesNotFit, UsageError
 from kt.kernels import library
 from kt.placement.budget import pages_for
-from kt.placement.plan import Plan, plan
+from kt.placement.plan import LEAST_ASKED, Plan, plan
 from kt.units import Choice
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def ready(
         full = wanted.within(prepared.spec.context)
         batch = max(full.batch or ())
         longest = max([*(full.prefill or ()), *((c + full.decode) for c in full.context or ()), 1])
+        longest = max(longest, min(LEAST_ASKED, prepared.spec.context))
         decided = plan(
             prepared.spec,
             prepared.checkpoint,

@@ -34,14 +34,15 @@ def models(
         ("ALIAS", "left"),
         ("PARAMS", "right"),
         ("ACTIVE", "right"),
-        ("SIZE", "right"),
+        ("GB", "right"),
         ("FORMAT", "left"),
         ("LICENCE", "left"),
         ("HERE", "left"),
     ]
     render.table(headers, [_cells(row) for row in rows])
     render.note(
-        f"\n{format_bytes(usable)} of memory may be used here. A path or any hub repository of a "
+        f'\n{format_bytes(usable)} of memory may be used here; "not yet": this version of kt does '
+        f"not run them. A path or any hub repository of a "
         f"runnable family works too: kt run owner/name, kt run owner/name:Q4_K_M."
     )
 
@@ -72,7 +73,9 @@ def _cells(row: dict[str, Any]) -> list[str]:
     size = _gigabytes(row["size_bytes"]) or _gigabytes(row["experts_bytes"]) + "+"
     here = ["fits" if row["fits"] else "too large"]
     if not row["runnable"]:
-        here = ["not yet runnable"]
+        here = ["not yet"]
+    if row["gated"]:
+        here.append("gated")
     if row["downloaded"]:
         here.append("downloaded")
     return [
@@ -81,7 +84,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         _billions(row["params_active_billions"]),
         size,
         row["format"],
-        row["licence"] + (" (gated)" if row["gated"] else ""),
+        row["licence"],
         ", ".join(here),
     ]
 
@@ -93,4 +96,4 @@ def _billions(count: float | None) -> str:
 
 
 def _gigabytes(count: int | None) -> str:
-    return "" if count is None else f"{count / 1e9:.1f} GB"
+    return "" if count is None else f"{count / 1e9:.1f}"

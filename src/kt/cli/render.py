@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from kt.units import format_bytes
@@ -34,6 +36,11 @@ Justify = Literal["left", "right"]
 
 PLAIN_SECONDS = 30.0
 """Without a terminal, a long job says this often how far it is."""
+
+FOLDING = 2
+"""So many last columns of a table may fold."""
+FOLDED_WIDTH = 10
+"""They are at least so wide then."""
 
 _PIPE_WIDTH = 4096  # wide enough that nothing is wrapped where a program reads
 
@@ -126,27 +133,52 @@ def table(
     title: str = "",
     to: Console | None = None,
 ) -> None:
-    """A table without frames; `headers` are (text, justification). Cells are plain text."""
+    """A table without frames; `headers` are (text, justification). Cells are plain text. On a
+    narrow terminal the last two columns fold; on one too narrow for that, rows become paragraphs.
+    """
     console = to or stdout()
+    if title:
+        console.print(f"[bold]{escape(title)}[/]")
+    if not console.is_terminal:
+        with console.capture() as capture:
+            console.print(_grid(headers, rows))
+        for line in capture.get().splitlines():
+            console.print(escape(line.rstrip()), soft_wrap=True)
+    elif any(header for header, _ in headers) and _least_width(headers, rows) > console.width:
+        _paragraphs(console, [header for header, _ in headers], rows)
+    else:
+        console.print(_grid(headers, rows))
+
+
+def _grid(headers: Sequence[tuple[str, Justify]], rows: Sequence[Sequence[str]]) -> Table:
     grid = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(h for h, _ in headers)
     )
     for i, (header, justify) in enumerate(headers):
-        last = i == len(headers) - 1
+        fixed = i < len(headers) - FOLDING
         grid.add_column(
-            escape(header), justify=justify, header_style="bold", no_wrap=not last, overflow="fold"
+            escape(header), justify=justify, header_style="bold", no_wrap=fixed, overflow="fold"
         )
     for row in rows:
         grid.add_row(*map(escape, row))
-    if title:
-        console.print(f"[bold]{escape(title)}[/]")
-    if console.is_terminal:
-        console.print(grid)
-        return
-    with console.capture() as capture:
-        console.print(grid)
-    for line in capture.get().splitlines():
-        console.print(escape(line.rstrip()), soft_wrap=True)
+    return grid
+
+
+def _least_width(headers: Sequence[tuple[str, Justify]], rows: Sequence[Sequence[str]]) -> int:
+    """Columns of the screen below which a cell would be cut or folded to shreds."""
+    width = 0
+    for i, (header, _) in enumerate(headers):
+        widest = max(cell_len(text) for text in (header, *(row[i] for row in rows)))
+        width += 2 + (min(widest, FOLDED_WIDTH) if i >= len(headers) - FOLDING else widest)
+    return width - 2
+
+
+def _paragraphs(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Each row as a heading and, below it, what the other columns say."""
+    for first, *rest in rows:
+        console.print(f"[bold]{escape(first)}[/]")
+        cells = [f"{name} {cell}" for name, cell in zip(headers[1:], rest, strict=True)]
+        console.print(Padding(escape(", ".join(cells)), (0, 0, 0, 4)))
 
 
 def facts(title: str, rows: Sequence[tuple[str, str, str]], *, to: Console | None = None) -> None:
@@ -177,18 +209,20 @@ def progress(label: str, *, unit: Literal["bytes", "pieces"] = "bytes") -> Itera
 def _live_bar(label: str, unit: str) -> Iterator[Update]:
     from rich import progress as bars
 
-    counts: tuple[bars.ProgressColumn, ...] = (bars.MofNCompleteColumn(),)
-    if unit == "bytes":
-        counts = (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
     columns = (
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
-        *counts,
-        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[state]}"),
     )
     with bars.Progress(*columns, console=stderr(), transient=False) as live:
-        task = live.add_task(escape(label), total=None)
-        yield lambda done, total: live.update(task, completed=done, total=total)
+        task = live.add_task(escape(label), total=None, state="")  # nothing is known yet
+        start = time.monotonic()
+
+        def update(done: int, total: int) -> None:
+            state = _state(done, total, time.monotonic() - start, unit)
+            live.update(task, completed=done, total=total, state=state)
+
+        yield update
 
 
 @contextmanager
@@ -212,6 +246,16 @@ def _plain_lines(label: str, unit: str) -> Iterator[Update]:
     yield update
     if known_total:
         note(f"{label}: done in {time.monotonic() - start:.1f} s")
+
+
+def _state(done: int, total: int, seconds: float, unit: str) -> str:
+    """How far a job is, for the end of a bar; nothing that is not known yet."""
+    parts = [f"{_amount(done, unit)} of {_amount(total, unit)}"]
+    if done and seconds >= 1:
+        parts.append(f"{_amount(done / seconds, unit)}/s")
+        if done < total:
+            parts.append(f"{timedelta(seconds=round((total - done) * seconds / done))} left")
+    return ", ".join(parts)
 
 
 def _amount(count: float, unit: str) -> str:
