@@ -9,7 +9,7 @@ from kt.errors import ModelError
 if TYPE_CHECKING:
     from kt.catalog import Entry
 
-READABLE_FORMATS = frozenset({"bf16"})
+READABLE_FORMATS = frozenset({"bf16", "fp8_block", "fp8_channel", "mxfp8", "mxfp4", "int4_group32"})
 
 
 def why_not(entry: Entry) -> str:
