@@ -94,6 +94,16 @@ def test_unknown_architecture(run: Run, tmp_path: Path) -> None:
     status, _, err = run(str(folder), "--dry-run")
     assert status == 4
     assert "'mystery' is not supported" in err and "qwen3_moe" in err
+    assert "`kt models` lists models that it can run." in err
+
+
+def test_truncated_safetensors(run: Run, tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "m")
+    (file,) = folder.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-9])
+    status, _, err = run(str(folder), "--dry-run")
+    assert status == 4
+    assert f"{folder}: {file.name} is truncated: " in err and "Download the file again." in err
 
 
 def test_missing_shard(run: Run, tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def spec(checkpoint: Checkpoint) -> ModelSpec:
     if build is None:
         raise ModelError(
             f"{checkpoint.path}: model_type {model_type!r} is not supported "
-            f"(supported: {', '.join(FAMILIES)})"
+            f"(supported: {', '.join(FAMILIES)})",
+            hint="This version of kt cannot run it; `kt models` lists models that it can run.",
         )
     fields = Fields(checkpoint.config)
     result = build(fields, checkpoint)

@@ -102,7 +102,8 @@ def hf_config(
     if model_type is None:
         raise ModelError(
             f"{path}: architecture {architecture!r} is not supported "
-            f"(supported: {', '.join(ARCHITECTURES)})"
+            f"(supported: {', '.join(ARCHITECTURES)})",
+            hint="This version of kt cannot run it; `kt models` lists models that it can run.",
         )
     keys = _Keys(path, metadata, str(architecture))
     config = _dense(keys, tensors)

@@ -45,7 +45,11 @@ def is_safetensors_folder(folder: Path) -> bool:
 def read_folder(folder: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder by name. Raises one ModelError that lists every fault."""
     if not is_file(folder / INDEX):
-        return read_file(_only_file(folder))
+        try:
+            return read_file(_only_file(folder))
+        except ModelError as error:
+            hint = error.hint or "Download the file again."
+            raise ModelError(f"{folder}: {error.message}", hint=hint) from None
     faults: list[str] = []
     tensors: dict[str, Tensor] = {}
     for name, keys in _read_index(folder / INDEX).items():
@@ -85,7 +89,7 @@ def _only_file(folder: Path) -> Path:
     if len(files) != 1:
         names = ", ".join(file.name for file in files[:10])
         raise ModelError(
-            f"{folder} holds {len(files)} safetensors files ({names}) and no {INDEX}",
+            f"there are {len(files)} safetensors files ({names}) and no {INDEX}",
             hint=f"Download {INDEX} too.",
         )
     return files[0]
