@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
+from kt.engine.diagnosis import diagnose
 from kt.engine.lowering import PackedMatrix, lower
 from kt.engine.sources import source_of
-from kt.errors import DoesNotFit, ModelError
+from kt.errors import DoesNotFit, ModelError, NotFinite
 from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
 from kt.units import format_bytes
@@ -50,6 +51,8 @@ class CpuExecutor:
         self.n_pages = n_pages
         self._library, self._ffi, self._lib = library, library.ffi, library.lib
         self._pool = library.new_pool(cpus)
+        self._checkpoint = checkpoint
+        self._diagnosis = ""  # of the first bad batch; the others' reason is hardly another
         self._step = lower(spec, checkpoint, library)
         self._norm_eps = np.float32(spec.norm_eps)
         self._final_norm = dequantize(checkpoint.tensor("final_norm"))
@@ -88,7 +91,11 @@ class CpuExecutor:
             },
         )
         logits = ffi.cast("float *", self._logits.ctypes.data) if count else ffi.NULL
-        self._library.check(self._lib.kt_forward(self._program, native, logits))
+        try:
+            self._library.check(self._lib.kt_forward(self._program, native, logits))
+        except NotFinite as error:
+            self._diagnosis = self._diagnosis or self.diagnose(batch)
+            raise NotFinite(f"{error.message}; {self._diagnosis}") from None
         return self._logits[:count]
 
     def sample(self, logits: F32, params: list[SampleParams]) -> list[Sampled]:
@@ -127,6 +134,10 @@ class CpuExecutor:
         scale = np.sqrt(np.mean(hidden * hidden, axis=1, keepdims=True) + self._norm_eps)
         normed: F32 = (hidden / scale * self._final_norm).astype(np.float32)
         return normed
+
+    def diagnose(self, batch: Batch) -> str:
+        """Where the numbers of a batch whose logits are not finite first went wrong."""
+        return diagnose(self, self._step, self._checkpoint, self._lib, batch)
 
     def slot(self, name: str, rows: int) -> F32:
         """A copy of value slot `name` after a forward pass: float32 [rows, width]."""

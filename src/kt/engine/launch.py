@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kt.engine.engine import Engine
 from kt.engine.sleeper import Sleeper
+from kt.errors import ModelError, NotFinite
 from kt.kernels.variants import Variant, select
 from kt.models import families
 from kt.placement.plan import Plan, plan
@@ -119,9 +120,14 @@ def launch(
     from kt.tokenizer import Tokenizer
 
     decided = prepared.plan
-    tokenizer = Tokenizer.load(
-        prepared.checkpoint
-    )  # before the weights: a bad tokenizer fails fast
+    # Before the weights: a bad tokenizer fails fast.
+    tokenizer = Tokenizer.load(prepared.checkpoint)
+    if tokenizer.vocab_size > prepared.spec.vocab:
+        raise ModelError(
+            f"{prepared.checkpoint.path}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, "
+            f"the model's vocabulary (vocab_size) ends at {prepared.spec.vocab - 1}",
+            hint="Tokenizer and weights are of different models.",
+        )
     tell = [progress]  # of the first loading only: nobody watches the later ones
 
     def make() -> CpuExecutor:
@@ -151,6 +157,12 @@ def launch(
         if warm_up:
             engine.warm_up()
         engine.start()
+    except NotFinite as error:
+        executor.close()
+        raise ModelError(
+            f"{prepared.checkpoint.path} does not work: {error.message}",
+            hint="The files are damaged, or were badly converted: download them again.",
+        ) from None
     except BaseException:
         executor.close()
         raise

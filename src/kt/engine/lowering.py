@@ -48,13 +48,15 @@ class PackedMatrix:
 class StepProgram:
     """operations: kt_op structs in order. slots: name -> (number, width).
 
-    keep: arrays that the operations point to.
+    keep: arrays that the operations point to. places: for each operation the beginning of the roles
+    of its tensors ("layers.3."), "" outside the layers.
     """
 
     operations: list[Any]
     slots: dict[str, tuple[int, int]]
     matrices: list[PackedMatrix]
     keep: list[npt.NDArray[np.float32]]
+    places: list[str] = field(default_factory=list)
 
 
 def lower(spec: ModelSpec, checkpoint: Checkpoint, library: Library) -> StepProgram:
@@ -70,6 +72,7 @@ class _Lowering:
         self.library = library
         self.program = StepProgram([], {}, [], [])
         self.frequencies: dict[tuple[float, ...], Any] = {}
+        self.place = ""
 
     def run(self) -> StepProgram:
         spec = self.spec
@@ -79,7 +82,9 @@ class _Lowering:
         op = self.op("EMBED", "hidden", "hidden", [embed])
         op.scale = spec.embedding_scale
         for index, layer in enumerate(spec.layers):
+            self.place = f"layers.{index}."
             self.layer(index, layer)
+        self.place = ""
         self.op("SELECT", "hidden", "selected")
         self.norm("selected", "selected_normed", "final_norm")
         head = embed if spec.tied_embeddings else self.matrix([self.checkpoint.tensor("lm_head")])
@@ -181,6 +186,7 @@ class _Lowering:
                 weight.scale = self.array(factors)
             matrix.weights.append(weight)
         self.program.operations.append(op)
+        self.program.places.append(self.place)
         return op
 
     def matrix(self, tensors: Sequence[Tensor], packed_format: str = "") -> PackedMatrix:
