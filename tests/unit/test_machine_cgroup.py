@@ -251,3 +251,20 @@ def test_a_malformed_kt_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("KT_THREADS", "many")
     with pytest.raises(UsageError, match="KT_THREADS='many'"):
         captured("eight_cores")
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "option"),
+    [("address space", "VmSize", "ulimit -v"), ("data size", "VmData", "ulimit -d")],
+)
+def test_the_processs_own_limits(tmp_path: Path, name: str, taken: str, option: str) -> None:
+    limits = (
+        f"Max cpu time   unlimited   unlimited  seconds\nMax {name}   {3 * GIB}  unlimited bytes"
+    )
+    files = {
+        "/proc/self/limits": limits,
+        "/proc/self/status": f"Name:\tkt\n{taken}:\t  {GIB >> 10} kB\n",
+    }
+    memory = changed("eight_cores", tmp_path, files).memory
+    assert memory.usable == 2 * GIB
+    assert option in memory.usable_reason

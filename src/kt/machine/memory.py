@@ -18,7 +18,7 @@ def read(tree: Tree, cgroup: Cgroup, nodes: Sequence[Node]) -> Memory:
     info = tree.table("/proc/meminfo")
     total = _kib(info, "MemTotal")
     available = _kib(info, "MemAvailable") if "MemAvailable" in info else _kib(info, "MemFree")
-    usable = _usable(available, cgroup, nodes)
+    usable = _usable(available, cgroup, nodes, _process_limits(tree))
     mode = re.search(r"\[(\w+)\]", tree.text(HUGE) or "")
     return Memory(
         total=total,
@@ -41,10 +41,25 @@ def _kib(info: dict[str, str], key: str) -> int:
     return int(info.get(key, "0").split()[0]) * KIB
 
 
-def _usable(available: int, cgroup: Cgroup, nodes: Sequence[Node]) -> Choice[int]:
-    """The least of what the machine has available, what the control groups leave, and what is on
-    the nodes that weights may go to. Swap does not count: weights are read at every token."""
-    bounds = [Choice(available, "all memory that is available")]
+def _process_limits(tree: Tree) -> list[Choice[int]]:
+    """What the process's own limits leave it; maps of files count among the address space, too."""
+    limits, status = tree.text("/proc/self/limits") or "", tree.table("/proc/self/status")
+    found = []
+    for name, taken, option in (("address space", "VmSize", "-v"), ("data size", "VmData", "-d")):
+        match = re.search(rf"^Max {name}\s+(\d+)\s", limits, re.MULTILINE)
+        if match:
+            left = max(0, int(match[1]) - _kib(status, taken))
+            found.append(Choice(left, f"what the limit of the {name} (ulimit {option}) leaves"))
+    return found
+
+
+def _usable(
+    available: int, cgroup: Cgroup, nodes: Sequence[Node], limits: Sequence[Choice[int]] = ()
+) -> Choice[int]:
+    """The least of what the machine has available, what the control groups and the process's limits
+    leave, and what is on the nodes that weights may go to. Swap does not count: weights are read at
+    every token."""
+    bounds = [Choice(available, "all memory that is available"), *limits]
     if cgroup.memory_free is not None:
         group = f" of {cgroup.memory_group}" if cgroup.memory_group else ""
         bounds.append(Choice(cgroup.memory_free, f"what the memory limit{group} leaves"))
