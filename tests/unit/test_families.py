@@ -177,6 +177,8 @@ def test_an_output_matrix_in_the_file_is_used_whatever_the_flag_says(llama):
         ({"hidden_size": None}, "has no hidden_size"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings = 1"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps = -1.0"),
+        ({"rms_norm_eps": 1e308}, r"rms_norm_eps = 1e\+308 is not supported: .* up to 1 "),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps = 1000"),
         (
             {"model_type": "mamba"},
             r"model_type 'mamba' is not supported .supported: llama, qwen3_moe",
@@ -220,6 +222,7 @@ def test_tensors_that_do_not_fit_the_config_are_listed(llama, config, words):
         ({"num_local_experts": 9}, "8 gate matrices, config says 9"),
         ({"moe_intermediate_size": 32}, r"shape \[48, 64\], the config says \[32, 64\]"),
         ({"num_experts_per_tok": 9}, "there are 8 experts"),
+        ({"num_experts": 1025}, "num_experts = 1025 is not supported: at most 1024"),
         ({"mlp_only_layers": [1]}, "experts of layer 1 are not used"),
     ],
 )

@@ -59,7 +59,7 @@ def model_spec(
         hidden=fields.integer("hidden_size"),
         vocab=fields.integer("vocab_size"),
         context=fields.integer("max_position_embeddings"),
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        norm_eps=fields.number("rms_norm_eps", 1e-6, most=1.0),
         layers=layers,
         # A file that has an output matrix of its own means it, whatever the flag says.
         tied_embeddings=fields.flag("tie_word_embeddings") and not checkpoint.has("lm_head"),

@@ -8,7 +8,7 @@ from typing import Final
 from kt.errors import ModelError
 from kt.models import llama, qwen3_moe
 from kt.models.fields import Fields
-from kt.models.spec import ModelSpec
+from kt.models.spec import MAX_EXPERTS, MAX_GROUPS, ExpertSpec, ModelSpec, RouterSpec
 from kt.models.tensors import check_tensors
 from kt.weights.checkpoint import Checkpoint
 
@@ -37,5 +37,18 @@ def spec(checkpoint: Checkpoint) -> ModelSpec:
     fields.get("quantization_config")  # opening the checkpoint has dealt with these two
     fields.get("compression_config")
     fields.finish()
+    for layer in result.layers:
+        if isinstance(layer.mlp, ExpertSpec):
+            _check_router(layer.mlp.router)
     check_tensors(result, checkpoint)
     return result
+
+
+def _check_router(router: RouterSpec) -> None:
+    for name, value, most in (
+        ("num_experts", router.n_experts, MAX_EXPERTS),
+        ("n_group", router.n_groups, MAX_GROUPS),
+        ("num_experts_per_tok", router.top_k, router.n_experts),
+    ):
+        if value > most:
+            raise ModelError(f"config: {name} = {value} is not supported: at most {most}")

@@ -29,7 +29,7 @@ def rope_spec(
     parameters = _parameters(fields)
     rope = Fields(parameters, "rope_parameters")
     kind = rope.get("rope_type")
-    dims = int(head_dim * rope.number("partial_rotary_factor", 1.0))
+    dims = int(head_dim * rope.number("partial_rotary_factor", 1.0, most=1.0))
     if dims % 2 or not 0 < dims <= head_dim:
         raise rope.refuse("partial_rotary_factor", f"it leaves {dims} of {head_dim} dimensions")
     try:
@@ -39,7 +39,7 @@ def rope_spec(
                 frequencies, attention_factor = base / _factors(checkpoint, len(base)), 1.0
             else:
                 frequencies, attention_factor = _SCALINGS[kind](rope, base)
-    except ArithmeticError:
+    except (ArithmeticError, ValueError):
         attention_factor = math.nan
     rope.finish()
     if not (math.isfinite(attention_factor) and np.isfinite(frequencies).all()):
@@ -126,8 +126,8 @@ def _yarn(rope: Fields, base: F64) -> tuple[F64, float]:
         return dims * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first, last = (
-        dimension(rope.number("beta_fast", 32.0)),
-        dimension(rope.number("beta_slow", 1.0)),
+        dimension(rope.number("beta_fast", 32.0, most=1e9)),
+        dimension(rope.number("beta_slow", 1.0, most=1e9)),
     )
     if rope.flag("truncate", True):
         first, last = math.floor(first), math.ceil(last)

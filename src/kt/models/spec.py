@@ -37,6 +37,11 @@ class AttentionSpec:
     window: int = 0
 
 
+MAX_EXPERTS = 1024
+"""What a router may choose from; the kernels' own limit, as that of the groups."""
+MAX_GROUPS = 64
+
+
 @dataclass(frozen=True)
 class RouterSpec:
     """From router logits to top_k experts and their weights; one router serves every family."""

@@ -36,11 +36,11 @@ class Fields:
             raise self.refuse(key, f"a whole number from {least} up is needed")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive number. Raises ModelError."""
+    def number(self, key: str, default: float | None = None, *, most: float = 1e30) -> float:
+        """A positive number <= most. Raises ModelError."""
         value = self._required(key, default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise self.refuse(key, "a positive number is needed")
+        if type(value) not in (int, float) or not 0 < value <= most:
+            raise self.refuse(key, f"a positive number up to {most:g} is needed")
         return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
