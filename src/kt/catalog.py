@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ _HUB_URL = re.compile(
     r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?:/(?P<file>[^?#]+))?)?/?(?:[?#].*)?"
 )
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SHOWN = 200  # characters of a name in a message
 _ALIAS = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -79,17 +81,18 @@ def resolve(text: str, entries: Mapping[str, Entry] | None = None) -> Entry:
         return alias
     if "://" in text or text.startswith(HUB_HOSTS):
         return _from_url(text)
-    path = Path(text).expanduser()
-    if path.exists():
+    path = _existing(text)
+    if path is not None:
         return Entry(name=_path_name(path), path=path)
     if _means_a_path(text):
         raise ModelError(
-            f"no such file or folder: {text}", hint="`kt models` lists the models known by name."
+            f"no such file or folder: {text[:_SHOWN]}",
+            hint="`kt models` lists the models known by name.",
         )
     entry = _repository(text)
     if entry is not None:
         return entry
-    raise UsageError(f"unknown model {text!r}", hint=_suggestion(text, known))
+    raise UsageError(f"unknown model {text[:_SHOWN]!r}", hint=_suggestion(text[:_SHOWN], known))
 
 
 @lru_cache(maxsize=1)
@@ -182,8 +185,19 @@ def _path_name(path: Path) -> str:
     return name
 
 
+def _existing(text: str) -> Path | None:
+    """The path that `text` is, if there is such a file or folder."""
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):  # too long for a name; ~ of a user that is not there
+        return None
+
+
 def _without_suffix(path: Path) -> str:
-    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", path.name) or path.name
+    """As text: a file's name can be any bytes, a model's is told in JSON."""
+    name = os.fsencode(path.name).decode(errors="replace")
+    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name) or name
 
 
 def _from_url(text: str) -> Entry:

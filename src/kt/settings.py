@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def _positive(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name)
     if not text:
         return None
-    if not text.isdecimal() or int(text) < 1:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise UsageError(f"{name}={text!r} is not a positive whole number")
     return int(text)
 

@@ -110,6 +110,8 @@ def test_only_json_is_read(server, kind):
         ("min_p", 2),
         ("repetition_penalty", 0),
         ("repetition_penalty", -1),
+        ("repetition_penalty", 1e-308),
+        ("logit_bias", {"\u0663": 1}),
         ("presence_penalty", 2.5),
         ("frequency_penalty", -2.5),
         ("max_tokens", 0),

@@ -308,10 +308,38 @@ def test_a_state_file_of_a_dead_process_is_removed(tmp_path):
         "null",
         '{"url": "x"}',
         '{"url": "ftp://a:1", "pid": 1, "model": "", "started": 0}',
+        "\ufffd\x00",
+        "[" * 60_000,
+        '{"url": "http://127.0.0.1:1", "pid": 1e999, "model": "x", "started": 1}',
+        '{"url": "http://127.0.0.1:1", "pid": -1, "model": "x", "started": 1}',
+        '{"url": "http://127.0.0.1:1", "pid": 0, "model": "x", "started": 1}',
+        '{"url": "http://127.0.0.1:1", "pid": 99999999999999, "model": "x", "started": 1}',
+        '{"url": "http://127.0.0.1:1", "pid": 1, "model": "x", "started": ' + "9" * 400 + "}",
+        '{"url": "u", "pid": ' + "9" * 5000 + "}",
+        '{"url": "http://' + "a" * 70 + '.b:80", "pid": 1, "model": "x", "started": 1}',
+        '{"url": "http://a\\u0000b:80", "pid": 1, "model": "x", "started": 1}',
+        '{"url": "http://\\ud800:80", "pid": 1, "model": "x", "started": 1}',
+        '{"url": "http://[::1:80", "pid": 1, "model": "x", "started": 1}',
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_damaged_state_file_is_removed(tmp_path, text):
     path = tmp_path / "server-12.json"
     path.write_text(text)
     assert state.read(tmp_path) is None
     assert not path.exists()
+
+
+def test_bytes_that_are_no_text_are_no_state(tmp_path):
+    path = tmp_path / "server-12.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert state.read(tmp_path) is None
+    assert not path.exists()
+
+
+def test_what_is_no_file_is_no_state_and_stays(tmp_path):
+    os.mkfifo(tmp_path / "server-12.json")
+    (tmp_path / "server-13.json").mkdir()
+    assert state.read(tmp_path) is None
+    assert len(list(tmp_path.iterdir())) == 2
+    assert state.read(tmp_path / ("x" * 5000)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,16 @@ def test_nonsense_gets_no_suggestion() -> None:
         catalog.resolve("xyzzy!")
     assert "Did you mean" not in caught.value.hint
     assert "kt models" in caught.value.hint
+
+
+def test_a_name_of_any_bytes_is_told_as_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"x\xff.gguf")
+    path.touch()
+    assert catalog.resolve(str(path)).name == "x\ufffd"
+
+
+@pytest.mark.parametrize("text", ["a" * 5000, "./" + "a" * 5000, "~nobody-has-this-name/x"])
+def test_names_that_cannot_be_paths(text: str) -> None:
+    with pytest.raises((ModelError, UsageError)) as caught:
+        catalog.resolve(text)
+    assert len(caught.value.message) < 300

@@ -94,7 +94,7 @@ class Sampling:
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p)
         _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p)
         _require(
-            0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", self.repetition_penalty
+            0.01 <= self.repetition_penalty <= 100.0, "repetition_penalty", self.repetition_penalty
         )
         _require(abs(self.presence_penalty) <= 100.0, "presence_penalty", self.presence_penalty)
         _require(abs(self.frequency_penalty) <= 100.0, "frequency_penalty", self.frequency_penalty)

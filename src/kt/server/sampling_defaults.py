@@ -23,7 +23,7 @@ _RANGES: Final = {
     "top_p": (1e-9, 1.0),
     "top_k": (0, 1 << 20),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (1e-9, 10.0),
+    "repetition_penalty": (0.01, 10.0),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -39,7 +40,7 @@ def _bias_map(value: Any) -> Any:
     """JSON's {"123": -100} as {123: -100.0}."""
     if not isinstance(value, dict) or len(value) > MAX_BIASES:
         raise ValueError(f"must be an object of at most {MAX_BIASES} token ids")
-    if not all(isinstance(key, int) or (key.isdecimal() and len(key) < 10) for key in value):
+    if not all(isinstance(key, int) or re.fullmatch(r"[0-9]{1,9}", key) for key in value):
         raise ValueError("its keys must be token ids")
     for bias in value.values():
         if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
@@ -119,7 +120,7 @@ class Generation(StrictModel):
     # Extensions that other open servers also have.
     top_k: int | None = Field(None, ge=-1, le=1 << 20, description="0 or -1: all tokens")
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
 

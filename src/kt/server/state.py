@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 NAMES = "server-*.json"
 CONNECT_SECONDS = 2.0
+MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,9 @@ def write(home: Path, state: ServerState) -> Path:
 def living(home: Path) -> list[ServerState]:
     """The servers that live, the last one started first; files left by dead ones are removed."""
     found = []
-    for path in home.glob(NAMES):
-        try:
-            text = path.read_text(errors="replace")
-        except OSError:
+    for path in _files(home):
+        text = _read(path)
+        if text is None:
             continue
         state = _parse(text)
         if state is not None and _is_alive(state):
@@ -54,6 +55,27 @@ def living(home: Path) -> list[ServerState]:
         else:
             _remove_if(path, text)
     return sorted(found, key=lambda state: state.started, reverse=True)
+
+
+def _files(home: Path) -> list[Path]:
+    try:
+        return sorted(home.glob(NAMES))
+    except OSError:  # a home whose name cannot be one
+        return []
+
+
+def _read(path: Path) -> str | None:
+    """What a state file holds; None for what is none, a pipe say."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        return os.read(handle, MAX_BYTES).decode(errors="replace")
+    finally:
+        os.close(handle)
 
 
 def read(home: Path) -> ServerState | None:
@@ -74,9 +96,10 @@ def _parse(text: str) -> ServerState | None:
             str(fields["url"]), int(fields["pid"]), str(fields["model"]), float(fields["started"])
         )
         _address(state.url)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return state
+    # Numbers below 1 mean groups of processes.
+    return state if 0 < state.pid < 1 << 31 else None
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -90,7 +113,7 @@ def _is_alive(state: ServerState) -> bool:
     """Whether the process lives and its port takes connections; a slow answer counts as alive."""
     try:
         os.kill(state.pid, 0)
-    except (ProcessLookupError, OverflowError):
+    except ProcessLookupError:
         return False
     except PermissionError:
         pass
@@ -98,7 +121,7 @@ def _is_alive(state: ServerState) -> bool:
         socket.create_connection(_address(state.url), CONNECT_SECONDS).close()
     except TimeoutError:
         return True
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a host that cannot be one
         return False
     return True
 
@@ -106,5 +129,5 @@ def _is_alive(state: ServerState) -> bool:
 def _remove_if(path: Path, text: str) -> None:
     """Removes the file unless another server has replaced it meanwhile."""
     with suppress(OSError):
-        if path.read_text(errors="replace") == text:
+        if _read(path) == text:
             path.unlink()
