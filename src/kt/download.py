@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from kt import hub_files
 from kt.errors import DownloadError, KtError
 from kt.hub_errors import Unreachable, explained
-from kt.transfer import Damaged, RemoteFile, Transfer, has_hash
+from kt.transfer import Damaged, RemoteFile, Transfer, disk_error, has_hash
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
@@ -85,10 +85,13 @@ def fetch(
         if warn:
             warn(f"{error.message}; running what is in the cache")
         return path
-    with explained(entry):
-        return _bring(
-            repo, entry, progress or (lambda done, total: None), admit or (lambda size: None)
-        )
+    try:
+        with explained(entry):
+            return _bring(
+                repo, entry, progress or (lambda done, total: None), admit or (lambda size: None)
+            )
+    except OSError as error:
+        raise disk_error(error, repo.folder) from error
 
 
 def is_cached(entry: Entry) -> bool:
@@ -204,10 +207,9 @@ def _check_disk(repo: _Repo, names: Sequence[str]) -> None:
         partial = Path(f"{repo.blob(name)}.incomplete")
         here = [p.stat().st_size for p in (repo.blob(name), partial) if p.exists()]
         needed += max(0, repo.files[name].size - sum(here))
-    folder = repo.folder
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    # Made first: what cannot be made has another reason than a lack of space.
+    repo.folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(repo.folder).free
     if needed > free:
         raise DownloadError(
             f"{repo.name} needs {needed} bytes more on disk ({format_bytes(needed)}), "

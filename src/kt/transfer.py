@@ -102,7 +102,7 @@ class Transfer:
                 target.flush()
                 os.fsync(target.fileno())
         except OSError as error:
-            raise _disk_error(error, self.blob.parent) from error
+            raise disk_error(error, self.blob.parent) from error
         if not self.stop.is_set():
             self._accept()
 
@@ -187,7 +187,7 @@ def transport_errors() -> tuple[type[BaseException], ...]:
     return tuple(base for base in HfHubHTTPError.__bases__ if base is not OSError)
 
 
-def _disk_error(error: OSError, folder: Path) -> BaseException:
+def disk_error(error: OSError, folder: Path) -> BaseException:
     """A full disk in words; the hub's HTTP errors, which are OSErrors too, as they are."""
     if getattr(error, "response", None) is not None:
         return error
@@ -196,4 +196,7 @@ def _disk_error(error: OSError, folder: Path) -> BaseException:
             f"the disk is full: cannot write more to {folder}",
             hint="Free some space, or move the cache with HF_HOME; then the same command goes on.",
         )
-    return DownloadError(f"cannot write to {folder}: {error.strerror or error}")
+    return DownloadError(
+        f"cannot write to {folder}: {error.strerror or error}",
+        hint="HF_HOME or HF_HUB_CACHE names the folder of the cache.",
+    )

@@ -3,6 +3,7 @@ unverified."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -292,3 +293,26 @@ def test_one_bad_shard_of_many(hub: Hub) -> None:
     assert all((folder / name).read_bytes() == files[name] for name in names)
     assert hub.sent(names[3]) == [len(files[names[3]])]
     assert hub.sent(names[0]) == []
+
+
+def test_a_cache_that_cannot_be_made_is_said_as_such(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for place, words in (("/proc/nope/hub", "No such file"), (tmp_path / "file", "Not a dir")):
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place))
+        with pytest.raises(DownloadError, match=f"cannot write to {place}.*: {words}"):
+            download.fetch(MODEL)
+
+
+@pytest.mark.parametrize("call", ["mkdir", "write_text", "symlink_to"])
+def test_a_disk_that_is_full_already_is_said_as_such(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, call, full)
+    monkeypatch.setattr(download.shutil, "copy2", full)
+    with pytest.raises(DownloadError, match="the disk is full"):
+        download.fetch(MODEL)
