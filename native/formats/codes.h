@@ -56,16 +56,21 @@ struct CodeLines {
     const int c = raw(block, r, i);
     return Table::kUsed ? Table::kValues[c & 15] : c;
   }
-  // Row r's 32 raw codes into a zeroed block, a quad at a time.
-  static void scatter(uint8_t *block, int r, const uint8_t *codes) {
+  // The raw codes of 16 rows as a block of lines. Loops over rows are vectors.
+  static void store(uint8_t *block, const uint8_t (*codes)[32]) {
+    uint32_t quads[8][kPanel];
+    for (int r = 0; r < kPanel; r++)
+      for (int q = 0; q < 8; q++) std::memcpy(&quads[q][r], codes[r] + q * 4, 4);
+    uint32_t *lines = reinterpret_cast<uint32_t *>(block);
+    std::memset(block, 0, kBytes);
     for (int q = 0; q < 8; q++) {
-      uint32_t four, *low = reinterpret_cast<uint32_t *>(block + low_line(q) * 64 + r * 4);
-      std::memcpy(&four, codes + q * 4, 4);
-      *low |= (four & 0x01010101u * ((1 << Low) - 1)) << low_shift(q);
+      uint32_t *low = lines + low_line(q) * kPanel;
+      for (int r = 0; r < kPanel; r++)
+        low[r] |= (quads[q][r] & 0x01010101u * ((1 << Low) - 1)) << low_shift(q);
       if (High) {
-        uint32_t *high =
-            reinterpret_cast<uint32_t *>(block + kLowBytes + high_line(q) * 64 + r * 4);
-        *high |= (four >> Low & 0x01010101u * ((1 << High) - 1)) << high_shift(q);
+        uint32_t *high = lines + kLowBytes / 4 + high_line(q) * kPanel;
+        for (int r = 0; r < kPanel; r++)
+          high[r] |= (quads[q][r] >> Low & 0x01010101u * ((1 << High) - 1)) << high_shift(q);
       }
     }
   }

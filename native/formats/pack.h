@@ -77,9 +77,9 @@ inline void pack_searched(int format, const kt_source &source, int64_t n, int ro
       load_floats(source, n + r, b * 32, end, x);
       for (int i = 0; i < 32; i++) block.x[i][r] = x[i];
     }
-    uint8_t q[kPanel][32];
+    uint8_t q[kPanel][32] = {};
     search_block(format, block, b, rows, panel + p.line_bytes, q);
-    for (int r = 0; r < rows; r++) F::Codes::scatter(panel + b * F::kBlockBytes, r, q[r]);
+    F::Codes::store(panel + b * F::kBlockBytes, q);
   }
 }
 
@@ -95,37 +95,40 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
   const BlockSource *blocks = block_source(source.encoding);
   uint8_t *meta = panel + p.line_bytes;
   std::memset(panel, 0, size_t(p.bytes));
-  for (int r = 0; r < rows; r++) {
-    const uint8_t *row = static_cast<const uint8_t *>(source.data) + (n + r) * source.row_bytes;
-    for (int64_t b = 0; b < p.blocks; b++) {
-      uint8_t *lines = panel + b * F::kBlockBytes;
-      const int64_t end = std::min(k, b * 32 + 32);
+  for (int64_t b = 0; b < p.blocks; b++) {
+    uint8_t *lines = panel + b * F::kBlockBytes;
+    const int64_t end = std::min(k, b * 32 + 32);
+    uint8_t codes[kPanel][32] = {};
+    for (int r = 0; r < rows; r++) {
+      const uint8_t *row = static_cast<const uint8_t *>(source.data) + (n + r) * source.row_bytes;
+      if (F::kKind == Kind::kBf16 && source.encoding == SRC_BF16 && end == b * 32 + 32) {
+        for (int i = 0; i < 16; i++) std::memcpy(lines + i * 64 + r * 4, row + b * 64 + i * 4, 4);
+        continue;
+      }
       float x[32] = {};
+      uint8_t *q = codes[r];
       if (floats) load_floats(source, n + r, b * 32, end, x);
       if constexpr (!has_scales<F>()) {
         pack_floats<F>(x, lines, r);
+        continue;
       } else if constexpr (F::kKind == Kind::kFp8) {
-        uint8_t q[32] = {};
-        if (floats) {
-          quantise_fp8(source, n + r, b, k, r, meta, q);
-        } else {
-          load_codes(source, n + r, b * 32, end, q);
-          put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
-        }
-        for (int i = 0; i < 32; i++) lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = q[i];
+        if (floats) quantise_fp8(source, n + r, b, k, r, meta, q);
       } else {
-        uint8_t q[32];
         std::memset(q, F::kZeroLog2 > 0 && !F::Codes::kTable ? F::kZero : 0, 32);
-        if (floats) {
-          quantise_block(format, x, b, r, meta, q);
-        } else if (blocks) {
-          decode_block(*blocks, row, b, r, meta, q);
-        } else {
-          load_codes(source, n + r, b * 32, end, q);
-          put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
-        }
-        F::Codes::scatter(lines, r, q);
+        if (floats) quantise_block(format, x, b, r, meta, q);
+        if (blocks) decode_block(*blocks, row, b, r, meta, q);
       }
+      if constexpr (has_scales<F>()) {
+        if (floats || blocks) continue;
+        load_codes(source, n + r, b * 32, end, q);
+        put_scales<typename F::Scales>(source, n + r, k, b, r, meta);
+      }
+    }
+    if constexpr (F::kKind == Kind::kFp8) {
+      for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 32; i++) lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = codes[r][i];
+    } else if constexpr (F::kKind == Kind::kInt) {
+      F::Codes::store(lines, codes);
     }
   }
 }
