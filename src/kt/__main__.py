@@ -22,14 +22,14 @@ def _unraisable(problem: sys.UnraisableHookArgs) -> None:
     """Ctrl-C in a destructor or the like, where Python can raise nothing, is felt a moment later
     instead of being printed and lost."""
     if problem.exc_type is KeyboardInterrupt:
-        _thread.start_new_thread(_interrupt_again, ())
+        _thread.start_new_thread(_interrupt_again, (_thread.get_ident(),))
     else:
         sys.__unraisablehook__(problem)
 
 
-def _interrupt_again() -> None:
+def _interrupt_again(thread: int) -> None:
     time.sleep(0.01)
-    _thread.interrupt_main()
+    signal.pthread_kill(thread, signal.SIGINT)
 
 
 def main() -> None:
