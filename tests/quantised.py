@@ -33,12 +33,14 @@ class Scheme:
     packed: str
 
 
-def words(codes: np.ndarray) -> np.ndarray:
-    """4-bit codes [rows, n] -> int32 [rows, ceil(n / 8)], code j of a word at bit 4 j."""
+def words(codes: np.ndarray, bits: int = 4) -> np.ndarray:
+    """Codes [rows, n] -> int32 [rows, ceil(n bits / 32)], code j of a word at bit j * bits."""
     rows, n = codes.shape
-    out = np.zeros((rows, -(-n // 8)), np.uint32)
+    each = 32 // bits
+    out = np.zeros((rows, -(-n // each)), np.uint32)
     for column in range(n):
-        out[:, column // 8] |= codes[:, column].astype(np.uint32) << np.uint32(4 * (column % 8))
+        shift = np.uint32(bits * (column % each))
+        out[:, column // each] |= codes[:, column].astype(np.uint32) << shift
     return out.view(np.int32)
 
 
@@ -141,22 +143,27 @@ def int4(
     return write
 
 
-def gptq(size: int, *, plus: int, zeros: bool, act_order: bool = False) -> Write:
+def gptq(size: int, *, plus: int, zeros: bool, act_order: bool = False, bits: int = 4) -> Write:
     """plus: what the version adds to stored zero points; size -1: whole rows."""
+    middle, top = (8, 15) if bits == 4 else (128, 255)
 
     def write(matrix: np.ndarray, rng: np.random.Generator) -> Written:
         _n, k = matrix.shape
         step = k if size == -1 else size
-        scales = tensor(_scales(matrix, step).T, torch.float16)  # [groups, n]
-        zero = rng.integers(plus, 16 + plus, scales.shape) if zeros else np.full(scales.shape, 8)
+        # Eight bits: steps sixteen times finer.
+        finer = 1 if bits == 4 else 16
+        scales = tensor(_scales(matrix, step).T / finer, torch.float16)  # [groups, n]
+        zero = np.full(scales.shape, middle)
+        if zeros:
+            zero = rng.integers(plus, 16 + plus, scales.shape)
         group = np.arange(k) // step
         if act_order:
             group = rng.permutation(group)
         spread, zero_spread = scales.double().numpy().T[:, group], zero.T[:, group]
-        codes = np.clip(np.round(matrix / spread) + zero_spread, 0, 15).astype(np.int64)
+        codes = np.clip(np.round(matrix / spread) + zero_spread, 0, top).astype(np.int64)
         parts = {
-            ".qweight": tensor(words(codes).T, torch.int32),
-            ".qzeros": tensor(words(zero - plus), torch.int32),
+            ".qweight": tensor(words(codes, bits).T, torch.int32),
+            ".qzeros": tensor(words(zero - plus, bits), torch.int32),
             ".scales": scales,
             ".g_idx": tensor(group, torch.int32),
         }
@@ -349,6 +356,14 @@ SCHEMES: dict[str, Scheme] = {
     "gptq_act_order": Scheme(
         gptq_config(32, "gptq", desc_act=True),
         gptq(32, plus=1, zeros=True, act_order=True),
+        "F32",
+    ),
+    "gptq_8": Scheme(
+        gptq_config(128, "gptq", bits=8), gptq(128, plus=1, zeros=False, bits=8), "I8_G32"
+    ),
+    "gptq_8_act_order": Scheme(
+        gptq_config(32, "gptq_v2", bits=8, desc_act=True),
+        gptq(32, plus=0, zeros=False, bits=8, act_order=True),
         "F32",
     ),
     "awq": Scheme({**AWQ_CONFIG, "group_size": 128}, awq(128), _INT4),

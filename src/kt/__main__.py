@@ -4,7 +4,10 @@ from __future__ import annotations
 
 # The module "signal" and "typing" take long enough to import to be interrupted meanwhile.
 import _signal as signal  # type: ignore[import-not-found]
+import _thread
 import os
+import sys
+import time
 
 from kt.errors import EXIT_INTERRUPTED
 
@@ -15,6 +18,20 @@ def _leave(number: int, frame: object) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
+def _unraisable(problem: sys.UnraisableHookArgs) -> None:
+    """Ctrl-C in a destructor or the like, where Python can raise nothing, is felt a moment later
+    instead of being printed and lost."""
+    if problem.exc_type is KeyboardInterrupt:
+        _thread.start_new_thread(_interrupt_again, (_thread.get_ident(),))
+    else:
+        sys.__unraisablehook__(problem)
+
+
+def _interrupt_again(thread: int) -> None:
+    time.sleep(0.01)
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
 def main() -> None:
     """Runs kt. Ctrl-C ends it in one line also while Python still imports, where there is nothing
     to tidy up, and while it ends.
@@ -22,6 +39,7 @@ def main() -> None:
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else: nohup, say
     if usual:
         signal.signal(signal.SIGINT, _leave)
+        sys.unraisablehook = _unraisable
     from kt.cli import app
 
     try:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,35 @@ def test_an_interrupt_while_python_imports_is_one_line(module: str) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_an_interrupt_in_a_destructor_is_felt() -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "class Doomed:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(30)\n"
+        "class Late:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'kt.machine.survey':\n"
+        "            Doomed()\n"
+        "            time.sleep(30)\n"
+        "sys.meta_path.insert(0, Late())\n"
+        "from kt.__main__ import main\n"
+        "sys.argv[1:] = ['models']\n"
+        "main()"
+    )
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=installed.environment(),
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert time.monotonic() - started < 20
 
 
 def test_little_is_imported_before_an_interrupt_is_one_line() -> None:

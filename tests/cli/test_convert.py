@@ -76,6 +76,19 @@ def test_sizes_for_people(kt, model, tmp_path):
     assert "output head get 8 bits" in err
 
 
+def test_calibration(kt, model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox and the lazy dog " * 40)
+    arguments = ("convert", model, tmp_path / "to", "--format", "int4", "--calibration", text)
+    status, out, err = kt(*arguments, "--json")
+    assert status == 0 and f"Reading {text} with tiny-moe: done in" in err
+    assert set(json.loads(out)["calibration"]) == {"sha256", "variant"}
+    status, _, err = kt(*arguments)
+    assert status == 0 and "Reading" not in err  # nothing is left to do
+    status, _, err = kt(*arguments[:-2])
+    assert status == 2 and "another conversion: calibration" in err
+
+
 def test_making_a_model_larger_gets_a_warning(kt, tmp_path):
     source = tiny_gguf(tmp_path / "small.gguf", encoding="Q4_0")
     status, _, err = kt("convert", source, tmp_path / "to", "--format", "int8", "--dry-run")
@@ -96,6 +109,10 @@ def test_making_a_model_larger_gets_a_warning(kt, tmp_path):
         (["{model}", "{model}", "--format", "int8"], "is not empty"),
         (["{model}", "{to}", "--format", "int8", "--threads", "9999"], "--threads 9999"),
         (["--verify", "{model}"], "is not"),
+        (
+            ["{model}", "{to}", "--format", "int8", "--calibration", "{model}/config.json"],
+            "--calibration goes with",
+        ),
     ],
 )
 def test_what_makes_no_sense(kt, model, tmp_path, arguments, message):

@@ -274,6 +274,7 @@ def test_a_family_that_is_not_implemented_is_told_at_once(
         status, _, err = run("olmoe-7b", *option)
         assert status == 4
         assert "olmoe-7b cannot run with this version of kt: family olmoe is not" in err
+    assert app.run(["bench", "olmoe-7b"]) == 4
 
 
 def test_a_dry_run_of_what_is_not_here_knows_the_catalogue(

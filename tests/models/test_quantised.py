@@ -4,13 +4,15 @@ against transformers in float32 on the values that the files stand for.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from kt.models.families import spec
 from kt.placement.budget import weight_bytes
 from kt.weights.checkpoint import open_checkpoint
-from tests.executors import NATIVE, executor
+from tests.executors import NATIVE, all_logits, executor
 from tests.moe_reference import assert_like, reference_of
 from tests.quantised import SCHEMES, quantise
 from tests.tiny import tiny_qwen3_moe
@@ -96,3 +98,43 @@ def test_experts_of_several_formats_are_loaded_as_float32(plain, tmp_path):
         "experts of layer 1: in several formats, loaded as float32, 4 bytes a weight",
     )
     assert_like(reference_of(dequantised), whole, VARIANTS[0])
+
+
+@pytest.mark.parametrize("name", ["ct_int4_64_zeros", "ct_fp8_channel", "ct_mxfp4", "mxfp8"])
+def test_stacked_experts_are_the_same_model(plain, tmp_path, name):
+    """transformers 5 holds experts as stacks, gate rows before up rows, scales likewise."""
+    folder, _ = quantise(plain, tmp_path / "single", SCHEMES[name])
+    tensors = load_file(folder / "model.safetensors")
+    stacked = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    for layer in range(2):
+        base = f"model.layers.{layer}.mlp.experts."
+        parts = {
+            part: [
+                {
+                    ending: tensors[f"{base}{expert}.{part}_proj.weight{ending}"]
+                    for ending in ("", "_packed", "_scale", "_scale_inv", "_zero_point")
+                    if f"{base}{expert}.{part}_proj.weight{ending}" in tensors
+                }
+                for expert in range(4)
+            ]
+            for part in ("gate", "up", "down")
+        }
+        for ending in parts["down"][0]:
+            fused = [
+                torch.cat([gate[ending], up[ending]])
+                for gate, up in zip(parts["gate"], parts["up"], strict=True)
+            ]
+            stacked[f"{base}gate_up_proj{ending}"] = torch.stack(fused)
+            down = [matrix[ending] for matrix in parts["down"]]
+            stacked[f"{base}down_proj{ending}"] = torch.stack(down)
+    ids = list(range(5, 45))
+    made = executor(folder, VARIANTS[0])
+    want = all_logits(made, ids).copy()
+    made.close()
+    save_file(stacked, folder / "model.safetensors", metadata={"format": "pt"})
+    opened = open_checkpoint(folder)
+    assert opened.experts(1, "up")[3].packed_format == SCHEMES[name].packed
+    made = executor(folder, VARIANTS[0])
+    got = all_logits(made, ids)
+    made.close()
+    np.testing.assert_array_equal(got, want)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from kt.engine.sources import source_of
-from kt.errors import KtError
+from kt.errors import KtError, ModelError
 from kt.kernels import reference
 from kt.kernels.library import Library, Source, load
 from kt.weights.dequantize import dequantize
@@ -264,6 +264,18 @@ def test_words_along_columns_and_rows(encoding):
     want = (spread * (codes - zero)).astype(np.float32)
     np.testing.assert_array_equal(dequantize(tensor), want)
     assert_same_bits(unpack(load("avx2"), pack(load("avx2"), tensor)) + 0.0, want + 0.0)
+
+
+def test_gptq_of_8_bits_with_zero_points_is_refused_when_packed(tmp_path):
+    """sym promises zero points in the middle; the tensor is not believed unseen."""
+    scheme = SCHEMES["gptq_8"]
+    parts, _ = scheme.write(normal(0, 16, 128).astype(np.float64), np.random.default_rng(1))
+    parts[".qzeros"] = parts[".qzeros"] + 1
+    save_file({"a" + ending: part for ending, part in parts.items()}, tmp_path / "x.safetensors")
+    files = read_file(tmp_path / "x.safetensors")
+    (tensor,) = assemble(tmp_path, files, {"quantization_config": scheme.config})
+    with pytest.raises(ModelError, match=r"a\.weight: 8-bit codes with zero points"):
+        source_of(tensor, tensor.packed_format)
 
 
 def test_no_scale_beyond_the_last_group_is_read():

@@ -309,7 +309,19 @@ def test_a_template_s_refusal_is_told_in_its_words(server):
 
 
 def test_a_logit_bias_outside_the_vocabulary(server):
-    assert "9999" in error_of(server.chat(logit_bias={"9999": 1}))["message"]
+    error = error_of(server.chat(logit_bias={"9999": 1}))
+    assert "9999" in error["message"]
+    assert error["param"] == "logit_bias"
+
+
+def test_what_the_engine_refuses_names_its_field(server):
+    assert error_of(server.chat("x" * 300))["param"] == "messages"
+    assert error_of(server.complete("x" * 300))["param"] == "prompt"
+    assert error_of(server.complete([1 << 30]))["param"] == "prompt"
+    for ids in ([-1], [1 << 31], [[0, -1]]):
+        error = error_of(server.complete(ids))
+        assert error["param"] == "prompt"
+    assert "from 0 to 2^31 - 1" in error_of(server.complete([-1]))["message"]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/docs", "/v1/models/gpt-4", "/%0a"])

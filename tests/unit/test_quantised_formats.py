@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from kt.errors import ModelError
+from kt.models.families import spec
+from kt.weights.checkpoint import open_checkpoint
 from kt.weights.dequantize import dequantize
 from kt.weights.formats.assemble import assemble
 from kt.weights.safetensors_file import read_file
@@ -25,7 +28,9 @@ from tests.quantised import (
     gptq_config,
     int4,
     mxfp4,
+    quantise,
 )
+from tests.tiny import tiny_llama
 
 # n and k: partial blocks of 128 and 32 wherever a format allows them.
 SHAPES = [(24, 160), (136, 288), (8, 64)]
@@ -203,7 +208,7 @@ def test_what_is_missing_is_an_error_that_names_the_tensor(tmp_path, name):
     assert NAME + ".weight" in caught.value.message
 
 
-@pytest.mark.parametrize("name", [n for n in SCHEMES if n != "gptq_act_order"])
+@pytest.mark.parametrize("name", [n for n in SCHEMES if not n.endswith("act_order")])
 def test_scales_of_another_shape_are_refused(tmp_path, name):
     scheme = SCHEMES[name]
     parts, _ = scheme.write(matrix(24, 160), np.random.default_rng(1))
@@ -226,6 +231,7 @@ REFUSED = [
     ({}, None),
     ("fp8", "quant_method = None"),
     (gptq_config(128, "gptq", bits=3), "bits = 3"),
+    (gptq_config(128, "gptq", bits=8, sym=False), "sym = False"),
     (gptq_config(128, "marlin"), "checkpoint_format = marlin"),
     (gptq_config(128, "gptq", dynamic={r"+:.*down.*": {"bits": 8}}), "dynamic"),
     (gptq_config(128, "gptq", hadamard=True), "hadamard = True"),
@@ -274,6 +280,31 @@ def test_layouts_without_a_packed_format_are_refused(tmp_path, name, config, wor
         return
     with pytest.raises(ModelError, match=words):
         read_one(tmp_path, config, parts)
+
+
+def test_settings_that_modelopt_wrote_into_a_file_of_their_own(tmp_path):
+    scheme = SCHEMES["modelopt_nvfp4"]
+    plain = tiny_llama(tmp_path / "plain", hidden_size=128, intermediate_size=160)
+    folder, _ = quantise(plain, tmp_path / "made", scheme)
+    config = json.loads((folder / "config.json").read_text())
+    settings = config.pop("quantization_config")
+    del settings["quant_method"]
+    older = {"producer": {"name": "modelopt"}, "quantization": {**settings, "group_size": 16}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError):
+        open_checkpoint(folder)
+    (folder / "hf_quant_config.json").write_text(json.dumps(older))
+    found = open_checkpoint(folder)
+    assert spec(found).family == "llama"
+    assert found.tensor("layers.0.down").packed_format == "F4_NV"
+
+
+def test_8_bit_gptq_wants_float16_scales(tmp_path):
+    scheme = SCHEMES["gptq_8"]
+    parts, _ = scheme.write(matrix(24, 160), np.random.default_rng(1))
+    parts[".scales"] = parts[".scales"].bfloat16()
+    with pytest.raises(ModelError, match="BF16 scales of 8-bit codes"):
+        read_one(tmp_path, scheme.config, parts)
 
 
 def test_a_group_index_out_of_range_is_refused(tmp_path):

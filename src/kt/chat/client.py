@@ -17,6 +17,12 @@ from kt.errors import KtError, UsageError
 from kt.server import state
 
 CONNECT_SECONDS = 5.0
+READ_SECONDS = 60.0
+ANSWER_SECONDS = 1800.0
+"""Between two pieces of an answer: a long prompt on a slow machine takes its time."""
+OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is not in the API's form."""
+ANSWER_TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
 START_HINT = "start one in another terminal with: kt run MODEL"
 
 
@@ -102,39 +108,37 @@ class Client:
         self.url = url
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
-        # No limit on reading: a long prompt on a slow machine takes its time.
-        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-        self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=timeout, trust_env=not local
-        )
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise UsageError("an API key is printable ASCII text", hint="check --api-key")
+        timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            self._http = httpx.Client(
+                base_url=url, headers=headers, timeout=timeout, trust_env=not local
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise UsageError(f"{url[:200]} is not a server's URL: {error}") from None
 
     def close(self) -> None:
         self._http.close()
 
     def model(self) -> str:
         """The name of the model that is served. Raises NoServer, Refused."""
-        try:
-            response = self._http.get("/v1/models")
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+        response = self._get("/v1/models")
         if response.status_code != 200:
             raise _refusal(response.status_code, response.text)
         try:
             return str(response.json()["data"][0]["id"])
-        except (ValueError, LookupError, TypeError):
-            message = f"what answers at {self.url} is not an OpenAI-compatible server"
-            raise NoServer(message, hint=START_HINT) from None
+        except OTHER_FORM:
+            raise self._stranger() from None
 
     def names_temperature(self) -> bool:
         """Whether the served model's own files say how to sample it; servers other than kt do not
         tell. Raises NoServer.
         """
+        response = self._get("/health")
         try:
-            response = self._http.get("/health")
             return "temperature" in response.json()["sampling"]["value"]
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        except (ValueError, LookupError, TypeError):
+        except OTHER_FORM:
             return False
 
     def stream(self, body: dict[str, Any], measures: Measures) -> Generator[str, None, None]:
@@ -144,17 +148,38 @@ class Client:
         """
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            with self._http.stream(
+                "POST", "/v1/chat/completions", json=body, timeout=ANSWER_TIMEOUT
+            ) as response:
                 if response.status_code != 200:
                     raise _refusal(response.status_code, response.read().decode(errors="replace"))
                 yield from _texts(response.iter_bytes(), measures)
+        except httpx.ReadTimeout as error:
+            raise ServerGone(f"the server has sent nothing for {ANSWER_SECONDS:.0f} s") from error
         except httpx.ConnectError as error:
             raise self._unreachable(error) from error
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.StreamError) as error:
             raise _gone() from error
+        except (*OTHER_FORM, httpx.HTTPError):
+            raise self._stranger() from None
+
+    def _get(self, path: str) -> httpx.Response:
+        try:
+            return self._http.get(path)
+        except httpx.ReadTimeout as error:
+            message = f"what listens at {self.url} has not answered for {READ_SECONDS:.0f} s"
+            raise NoServer(message, hint="Is the server stopped, or its machine asleep?") from error
+        except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from error
+        except httpx.HTTPError as error:
+            raise self._stranger() from error
 
     def _unreachable(self, error: Exception) -> NoServer:
-        return NoServer(f"no server answers at {self.url} ({error})", hint=START_HINT)
+        return NoServer(f"no server answers at {self.url[:200]} ({error})", hint=START_HINT)
+
+    def _stranger(self) -> NoServer:
+        message = f"what answers at {self.url} is not an OpenAI-compatible server"
+        return NoServer(message, hint=START_HINT)
 
 
 def _gone() -> ServerGone:
@@ -165,29 +190,30 @@ def _gone() -> ServerGone:
 def _refusal(status: int, text: str) -> Refused:
     try:
         message = str(json.loads(text)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
+    except OTHER_FORM:
         message = f"the server answered with status {status}"
     hint = "give the key with --api-key" if status == 401 else ""
     return Refused(message, hint=hint)
 
 
 def _texts(chunks: Iterable[bytes], measures: Measures) -> Iterator[str]:
+    """Raises what Python raises for an object of another form than the API's."""
     for data in _events(chunks):
         if "error" in data:
             raise _refusal(500, json.dumps(data))
         if usage := data.get("usage"):
-            measures.tokens = usage.get("completion_tokens", measures.tokens)
-            measures.prompt_tokens = usage.get("prompt_tokens", 0)
+            measures.tokens = int(usage.get("completion_tokens") or measures.tokens)
+            measures.prompt_tokens = int(usage.get("prompt_tokens") or 0)
         for choice in data.get("choices") or ():
             measures.finish_reason = choice.get("finish_reason") or measures.finish_reason
-            thought = choice["delta"].get("reasoning_content")
-            text = choice["delta"].get("content")
-            if thought:
-                measures.heard()
-                yield Thought(thought)
-            if text:
-                measures.heard()
-                yield text
+            delta = choice["delta"]
+            for kind, field_name in ((Thought, "reasoning_content"), (str, "content")):
+                text = delta.get(field_name) or ""
+                if not isinstance(text, str):
+                    raise TypeError(field_name)
+                if text:
+                    measures.heard()
+                    yield kind(text)
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -203,5 +229,8 @@ def _events(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             data = line[5:].strip()
             if data == b"[DONE]":
                 return
-            yield json.loads(data)
+            found = json.loads(data)
+            if not isinstance(found, dict):
+                raise TypeError("an event is an object")
+            yield found
     raise _gone()

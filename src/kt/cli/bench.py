@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import settings
-from kt.cli import bench_view, render
+from kt.cli import bench_view, render, runnable
 from kt.cli.command import Command, Group
 from kt.errors import UsageError
 from kt.units import Choice
@@ -86,6 +86,7 @@ def bench_model(
 
     numbers = _numbers(prefill=prefill, context=context, batch=batch)
     entry = catalog.resolve(model)
+    runnable.check(entry)
     from kt.bench import model as measure
 
     machine = _survey()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import catalog, settings
-from kt.cli import convert_view, render
+from kt.cli import convert_view, render, runnable
 from kt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ def convert(
     experts_only: Annotated[
         bool, typer.Option("--experts-only", help="All but the experts keep their own format.")
     ] = False,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="int4: a text; inputs that are large in it count for more."
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
     ] = None,
@@ -74,7 +80,10 @@ def convert(
             "kt convert needs SOURCE, DEST and --format",
             hint="kt convert owner/name ./model-int4 --format int4",
         )
+    if calibration is not None and target not in (Format.INT4, Format.INT4M):
+        raise UsageError("--calibration goes with --format int4 and int4m")
     entry = catalog.resolve(source)
+    runnable.check(entry)
     conversion = _prepare(entry, target.value, experts_only, dry_run)
     if conversion.grown and target is not Format.NATIVE:
         render.warn(
@@ -84,7 +93,7 @@ def convert(
     if dry_run:
         convert_view.show_sizes(conversion, as_json=as_json)
         return
-    manifest = _run(conversion, Path(dest), entry.name, threads)
+    manifest = _run(conversion, Path(dest), entry.name, threads, calibration)
     convert_view.show_report(manifest, Path(dest), as_json=as_json)
 
 
@@ -120,7 +129,10 @@ def _locate(entry: Entry, dry_run: bool) -> Path:
         )
 
 
-def _run(conversion: Conversion, dest: Path, name: str, threads: int | None) -> dict[str, Any]:
+def _run(
+    conversion: Conversion, dest: Path, name: str, threads: int | None, text: Path | None
+) -> dict[str, Any]:
+    from kt.convert.calibration import Calibration
     from kt.kernels.library import load
     from kt.kernels.variants import select
     from kt.machine.survey import survey
@@ -128,10 +140,20 @@ def _run(conversion: Conversion, dest: Path, name: str, threads: int | None) -> 
 
     machine = survey(gpus=False)
     variant = select(machine.cpu, settings.load().variant, source="KT_VARIANT").value.name
+    library = load(variant)
+    conversion.calibration = Calibration(text, library) if text else None
     workers = limited(machine.worker_cpus, threads, f"--threads {threads}")
+    importance = None
     try:
+        if conversion.calibration and not conversion.finished(dest):
+            with render.progress(f"Reading {text} with {name}", unit="pieces") as update:
+                measure = conversion.calibration.measure
+                importance = measure(conversion.checkpoint, machine, update)
         with render.progress(f"Converting {name}") as update:
-            return conversion.run(dest, load(variant), threads=len(workers.value), progress=update)
+            count = len(workers.value)
+            return conversion.run(
+                dest, library, threads=count, progress=update, importance=importance
+            )
     except KeyboardInterrupt:
         render.note("Stopped. The same command continues the conversion.")
         raise

@@ -54,7 +54,7 @@ def show_report(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> Non
     layers, worst = report.layers(manifest), report.worst(manifest)
     total = sum(row["bytes"] for row in layers)
     if as_json:
-        keys = ("format", "experts_only", "kt_version", "source")
+        keys = ("format", "experts_only", "calibration", "kt_version", "source")
         facts = {key: manifest[key] for key in keys}
         render.json({**facts, "bytes": total, "layers": layers, "worst": worst})
         return

@@ -128,12 +128,13 @@ def run(
     serving = prompt is None and not dry_run
     if serving:
         _check_serving(forms, cors or [], api_key or [])
+    with plan_view.failures(as_json=as_json):
+        entry = catalog.resolve(model)
+        runnable.check(entry)
     with (
         plan_view.failures(as_json=as_json),
         closing(_reserve(host, port, api_key)) if serving else nullcontext() as listener,
     ):
-        entry = catalog.resolve(model)
-        runnable.check(entry)
         machine = _survey()
         # A CPU that cannot run kt is told so before a download, not after.
         source = "--variant" if variant else "KT_VARIANT"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from kt import __version__
+from kt.convert.calibration import Calibration, Importance
 from kt.convert.destination import Destination
 from kt.convert.layout import FileLayout, Matrix, layout
 from kt.convert.packer import Packer, check_error, forget
@@ -25,12 +26,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Conversion:
-    """A checked and sized conversion; nothing is written yet. Raises ModelError."""
+    """A checked and sized conversion; nothing is written yet. calibration: a text that tells what
+    inputs count. Raises ModelError.
+    """
 
     checkpoint: Checkpoint
     target: str
     experts_only: bool = False
     repo: str | None = None
+    calibration: Calibration | None = None
     files: list[FileLayout] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,37 +77,44 @@ class Conversion:
         *,
         threads: int,
         progress: Progress | None = None,
+        importance: Importance | None = None,
     ) -> dict[str, Any]:
         """Writes what is missing in `folder`; returns the manifest. progress(done, total) in bytes.
+        importance: what the calibration measured.
 
         Raises UsageError (the folder holds something else), ModelError (the source), KtError (the
         disk). The same call continues after any of them.
         """
-        destination = Destination(folder, self._identity())
+        destination = Destination(folder, self._identity)
         with destination.locked():
             if not destination.finished:
-                self._write(destination, library, threads, progress or (lambda done, total: None))
+                destination.begin()
+                report = progress or (lambda done, total: None)
+                self._write(destination, Packer(library, threads, importance), report)
         return destination.identity | {"files": destination.files}
 
+    def finished(self, folder: Path) -> bool:
+        """Whether this conversion is all in `folder`. Raises UsageError if something else is."""
+        return Destination(folder, self._identity).finished
+
+    @cached_property
     def _identity(self) -> dict[str, Any]:
         return {
             "kt_packed": LAYOUT,
             "kt_version": __version__,
             "format": self.target,
             "experts_only": self.experts_only,
+            "calibration": self.calibration.identity if self.calibration else None,
             "source": describe(self.checkpoint, self.repo),
             "config": self.checkpoint.config,
         }
 
-    def _write(
-        self, destination: Destination, library: Library, threads: int, progress: Progress
-    ) -> None:
+    def _write(self, destination: Destination, packer: Packer, progress: Progress) -> None:
         left = [file for file in self.files if not destination.has(file.name, file.nbytes)]
         destination.check_room(sum(file.nbytes for file in left))
         done = self.nbytes - sum(file.nbytes for file in left)
         progress(done, self.nbytes)
-        destination.begin()
-        with Packer(library, threads) as packer:
+        with packer:
             for file in left:
                 job = _FileJob(file, packer, partial(_advance, progress, done, self.nbytes))
                 digest = destination.write(file.name, file.nbytes, job.parts())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kt.convert.layout import Matrix
 from kt.convert.targets import ERROR_LIMITS, SEARCHED
+from kt.engine.batch import F32
 from kt.engine.sources import source_of
 from kt.errors import ModelError
 from kt.kernels.library import Library, Source
@@ -44,11 +45,15 @@ class Piece:
 
 class Packer:
     """Packs pieces on `threads` threads, each with its own native pool: what follows from a piece
-    does not depend on how many there are. Use it in a `with`.
+    does not depend on how many there are. importance: role -> what its inputs count (float32 [k]).
+    Use it in a `with`.
     """
 
-    def __init__(self, library: Library, threads: int) -> None:
+    def __init__(
+        self, library: Library, threads: int, importance: Mapping[str, F32] | None = None
+    ) -> None:
         self._library = library
+        self._importance = importance or {}
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads, "kt-convert")
         self._local = threading.local()
@@ -66,15 +71,18 @@ class Packer:
 
     def pieces(self, matrix: Matrix) -> Iterator[Piece]:
         """All pieces of the matrix and its experts, in order. Raises ModelError."""
+        importance = self._importance.get(matrix.name)
         waiting: deque[Future[Piece]] = deque()
         for index, part in _parts(matrix.tensors):
-            waiting.append(self._executor.submit(self._pack, index, part, matrix.format))
+            waiting.append(
+                self._executor.submit(self._pack, index, part, matrix.format, importance)
+            )
             if len(waiting) > 2 * self._threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _pack(self, index: int, part: Tensor, packed_format: str) -> Piece:
+    def _pack(self, index: int, part: Tensor, packed_format: str, importance: F32 | None) -> Piece:
         library, (n, k) = self._library, part.shape
         size = library.lib.kt_packed_bytes(library.format(packed_format), n, k)
         packed, values = np.empty(size, np.uint8), dequantize(part)
@@ -83,7 +91,8 @@ class Packer:
             source = source_of(part, packed_format)
             factor = part.quant.factor_value() if part.quant else 1.0
         else:
-            source = Source(values, 0, 4 * k, search=packed_format in SEARCHED)
+            search = packed_format in SEARCHED
+            source = Source(values, 0, 4 * k, search=search, importance=importance)
         target = library.ffi.from_buffer(packed)
         library.pack(self._pool, packed_format, (n, k), source, target)
         unpacked = np.empty((n, k), np.float32)
@@ -153,9 +162,7 @@ def _splits(tensor: Tensor, step: int) -> bool:
     return True
 
 
-def _distance(
-    name: str, values: npt.NDArray[np.float32], unpacked: npt.NDArray[np.float32]
-) -> tuple[float, float]:
+def _distance(name: str, values: F32, unpacked: F32) -> tuple[float, float]:
     """Sums of squares. numpy adds in one order, whatever the machine, so a record is the same."""
     with np.errstate(over="ignore", invalid="ignore"):
         norm = float(np.square(values).sum(dtype=np.float64))

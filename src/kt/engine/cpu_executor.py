@@ -9,7 +9,7 @@ import numpy as np
 
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
 from kt.engine.diagnosis import diagnose
-from kt.engine.lowering import PackedMatrix, lower
+from kt.engine.lowering import PackedMatrix, StepProgram, lower
 from kt.engine.sources import source_of
 from kt.errors import DoesNotFit, ModelError, NotFinite
 from kt.kernels.library import Library
@@ -26,7 +26,8 @@ _BEST = 20  # room for the best log probabilities of a row in kt_sample
 
 class CpuExecutor:
     """Executor on `cpus`, one pinned worker each. max_logits: rows of a batch that want logits (0:
-    all of them). progress(done, total) counts packed bytes.
+    all of them). progress(done, total) counts packed bytes. alter: changes the step program before
+    it is built.
 
     Raises DoesNotFit when memory cannot be had. See kt.engine.batch.Executor for the methods.
     """
@@ -42,6 +43,7 @@ class CpuExecutor:
         max_batch_tokens: int,
         max_logits: int = 0,
         progress: Progress | None = None,
+        alter: Callable[[StepProgram], None] | None = None,
     ) -> None:
         self.vocab = spec.vocab
         self.context = spec.context
@@ -54,6 +56,8 @@ class CpuExecutor:
         self._checkpoint = checkpoint
         self._diagnosis = ""  # of the first bad batch; the others' reason is hardly another
         self._step = lower(spec, checkpoint, library)
+        if alter:
+            alter(self._step)
         self._norm_eps = np.float32(spec.norm_eps)
         self._final_norm = dequantize(checkpoint.tensor("final_norm"))
         packed = sum(m.nbytes for m in self._step.matrices if not m.mapped)

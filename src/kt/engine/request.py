@@ -15,9 +15,15 @@ MAX_LOGPROBS = 20
 
 
 class InvalidRequest(KtError):
-    """A request that can never run; the message names the field and the value."""
+    """A request that can never run; the message names the field and the value. param: the field of
+    Request or Sampling that is at fault, "prompt" for the prompt; "" where it is none alone.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", param: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
 
 
 class ContextTooLong(InvalidRequest):
@@ -28,6 +34,7 @@ class ContextTooLong(InvalidRequest):
             f"the prompt has {prompt_tokens} tokens, but the context holds {limit} "
             "and at least one must be left for the answer",
             hint="shorten the prompt, or start the server with a larger --context",
+            param="prompt",
         )
         self.prompt_tokens = prompt_tokens
         self.limit = limit
@@ -110,7 +117,8 @@ class Sampling:
 
 def _require(allowed: bool, name: str, value: object) -> None:
     if not allowed:
-        raise InvalidRequest(f"{name} = {value!r} is outside its range")
+        param = name.partition(" ")[0]  # "prompt token", "logit_bias of token 5"
+        raise InvalidRequest(f"{name} = {value!r} is outside its range", param=param)
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,9 @@ class Request:
     def check(self, vocab: int, limit: int) -> None:
         """Raises ContextTooLong, InvalidRequest. vocab: logits per row; limit: all positions."""
         if not self.prompt_ids:
-            raise InvalidRequest("the prompt is empty", hint="send at least one token")
+            raise InvalidRequest(
+                "the prompt is empty", hint="send at least one token", param="prompt"
+            )
         if len(self.prompt_ids) >= limit:
             raise ContextTooLong(len(self.prompt_ids), limit)
         low, high = min(self.prompt_ids), max(self.prompt_ids)

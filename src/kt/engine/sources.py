@@ -6,14 +6,17 @@ from typing import Final
 
 import numpy as np
 
+from kt.errors import ModelError
 from kt.kernels.library import Source
+from kt.weights.apart import raw_codes
 from kt.weights.dequantize import dequantize
-from kt.weights.encodings import COLUMN_WORDS, GPTQ
+from kt.weights.encodings import COLUMN_WORDS, GPTQ, GPTQ8
 from kt.weights.quant import Quant
 from kt.weights.tensor import Tensor
 
 # Scale types of kt.h; bytes mean what the packed format says.
 _SCALE_TYPES: Final = {"F32": 0, "F16": 1, "BF16": 30, "E8M0": 200, "E4M3": 200}
+_Q8_0: Final = 8  # GGUF's number
 _BYTE_FORMATS: Final = ("F8_MX", "F4_MX", "F4_NV")
 
 
@@ -26,7 +29,21 @@ def source_of(tensor: Tensor, packed_format: str) -> Source:
     if quant is None or packed_format != quant.packed_format or quant.order is not None:
         values = dequantize(tensor)
         return Source(values, 0, values.nbytes // n)
+    if tensor.encoding is GPTQ8:
+        return _as_q8_0(tensor, quant)
     return _apart(tensor, quant)
+
+
+def _as_q8_0(tensor: Tensor, quant: Quant) -> Source:
+    """8-bit codes around 128 and float16 scales are what blocks of GGUF's Q8_0 hold, exactly."""
+    if quant.zeros is None or (quant.zeros() != 128).any():
+        raise ModelError(f"{tensor.name}: 8-bit codes with zero points are not supported")
+    n, k = tensor.shape
+    scales = np.repeat(quant.scales, quant.block[1] // 32, axis=1)[:, : k // 32]
+    blocks = np.empty((n, k // 32, 34), np.uint8)
+    blocks[:, :, :2] = np.ascontiguousarray(scales).view(np.uint8).reshape(n, k // 32, 2)
+    blocks[:, :, 2:] = (raw_codes(tensor) ^ 0x80).reshape(n, k // 32, 32)
+    return Source(blocks, _Q8_0, blocks.nbytes // n)
 
 
 def _apart(tensor: Tensor, quant: Quant) -> Source:

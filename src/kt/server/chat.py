@@ -42,7 +42,9 @@ class Turn:
     @property
     def task(self) -> Task:
         """For the engine."""
-        return Task([self.prompt_ids], self.grammar, self.grammar_after, self.shown)
+        return Task(
+            [self.prompt_ids], self.grammar, self.grammar_after, self.shown, param="messages"
+        )
 
     def parser(self) -> OutputParser:
         """For one answer."""

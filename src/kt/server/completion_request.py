@@ -26,6 +26,8 @@ def _prompt_list(value: Any) -> Any:
         raise ValueError("must be a text, token ids, or a list of such prompts")
     if _is_ids(value):
         return (tuple(value),)
+    if all(type(item) is int for item in value):
+        raise ValueError("a token id is a number from 0 to 2^31 - 1")
     if len(value) > MAX_PROMPTS:
         raise ValueError(f"has {len(value)} prompts, at most {MAX_PROMPTS} are allowed")
     if all(isinstance(item, str) for item in value):

@@ -12,7 +12,16 @@ from fastapi import Request as HttpRequest
 
 from kt.engine.engine import Engine
 from kt.engine.handle import Handle
-from kt.engine.request import Delta, Event, Finished, Grammar, Request, Sampling, TokenInfo
+from kt.engine.request import (
+    Delta,
+    Event,
+    Finished,
+    Grammar,
+    InvalidRequest,
+    Request,
+    Sampling,
+    TokenInfo,
+)
 from kt.errors import KtError
 from kt.server.errors import ApiError, from_kt
 from kt.server.metrics import Metrics
@@ -96,12 +105,15 @@ class Answers:
 
 @dataclass(frozen=True)
 class Task:
-    """Prompts, and what the engine's Request says about the answers to them."""
+    """Prompts, and what the engine's Request says about the answers to them. param: the field of
+    the HTTP request that the prompts are from.
+    """
 
     prompts: list[list[int]]
     grammar: Grammar | None = None
     grammar_after: str | None = None
     shown: tuple[str, ...] = ()
+    param: str = "prompt"
 
 
 @dataclass
@@ -189,7 +201,10 @@ class Generations:
         except KtError as error:
             for handle in handles:
                 handle.cancel()
-            raise from_kt(error) from error
+            param = error.param if isinstance(error, InvalidRequest) else ""
+            raise from_kt(
+                error, param=task.param if param == "prompt" else param or None
+            ) from error
         answers = Answers(handles, self._live.discard, self._metrics)
         self._live.add(answers)
         return answers

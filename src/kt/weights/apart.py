@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kt.weights.encodings import AWQ, FP8, GPTQ, INT8, U4
+from kt.weights.encodings import AWQ, FP8, GPTQ, GPTQ8, INT8, U4
 from kt.weights.quant import E2M1, E4M3, Quant
 from kt.weights.tensor import Tensor
 
@@ -38,6 +38,12 @@ def _spread(groups: npt.NDArray[np.generic], quant: Quant, shape: tuple[int, ...
     return np.repeat(rows, quant.block[1], axis=1)[:, : shape[1]]
 
 
+def raw_codes(tensor: Tensor) -> U8:
+    """The codes of words or nibbles as they are: [n, k]."""
+    n, k = tensor.shape
+    return _UNPACK[tensor.encoding.id](tensor.data, n)[:, :k]
+
+
 def _codes(tensor: Tensor, quant: Quant) -> F32:
     """What the codes stand for, less their zero points: float32 [n, k]."""
     n, k = tensor.shape
@@ -46,7 +52,7 @@ def _codes(tensor: Tensor, quant: Quant) -> F32:
     if tensor.encoding is FP8:
         values: F32 = E4M3[tensor.data.reshape(n, k)]
         return values
-    codes = _UNPACK[tensor.encoding.id](tensor.data, n)[:, :k]
+    codes = raw_codes(tensor)
     if quant.packed_format.startswith("F4"):
         sizes: F32 = E2M1[codes & 7]
         return np.where(codes & 8, -sizes, sizes)
@@ -66,11 +72,16 @@ def _gptq(data: U8, n: int) -> U8:
     return np.ascontiguousarray(codes.reshape(-1, n).T)
 
 
+def _gptq8(data: U8, n: int) -> U8:
+    codes = data.reshape(-1, n, 4)  # byte j of a word is column 4 i + j
+    return np.ascontiguousarray(codes.transpose(1, 0, 2)).reshape(n, -1)
+
+
 def _awq(data: U8, n: int) -> U8:
     return np.ascontiguousarray(awq_order(unpack_nibbles(data.reshape(-1, n // 2))).T)
 
 
-_UNPACK: Final = {U4.id: _u4, GPTQ.id: _gptq, AWQ.id: _awq}
+_UNPACK: Final = {U4.id: _u4, GPTQ.id: _gptq, AWQ.id: _awq, GPTQ8.id: _gptq8}
 
 
 def unpack_nibbles(packed: U8) -> U8:

@@ -12,6 +12,7 @@ from kt.errors import ModelError
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
 from kt.weights.files import exists, read_bytes
+from kt.weights.formats import modelopt
 from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
 from kt.weights.gguf_set import GgufSet, find_gguf
@@ -202,6 +203,9 @@ def _open_packed(folder: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     config = read_json(folder / "config.json")
+    older = folder / "hf_quant_config.json"
+    if older.is_file() and not config.get("quantization_config"):
+        config["quantization_config"] = modelopt.settings_of(read_json(older))
     tensors = assemble(folder, read_folder(folder), config)
     return Checkpoint(folder, "safetensors", config, tensors)
 

@@ -77,7 +77,8 @@ FP8 = Encoding("F8_E4M3", 101, 1, 1)
 U4 = Encoding("4-bit", 102, 2, 1)
 GPTQ = Encoding("GPTQ", 103, 8, 4)
 AWQ = Encoding("AWQ", 104, 8, 4)
-COLUMN_WORDS: frozenset[int] = frozenset({GPTQ.id, AWQ.id})
+GPTQ8 = Encoding("GPTQ of 8 bits", -8, 4, 4)  # kt_pack does not know it: engine/sources.py
+COLUMN_WORDS: frozenset[int] = frozenset({GPTQ.id, AWQ.id, GPTQ8.id})
 """Encodings whose words run along the columns of a matrix: its rows do not lie together."""
 
 BY_ID: dict[int, Encoding] = {row.id: row for row in ENCODINGS}

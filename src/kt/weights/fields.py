@@ -58,6 +58,27 @@ class Fields:
             raise self.refuse(key, "whole numbers are needed")
         return tuple(numbers)
 
+    def text(self, key: str, default: str = "") -> str:
+        """A string. Raises ModelError."""
+        value = self.get(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, "a string is needed")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; () if absent. Raises ModelError."""
+        value = self.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.refuse(key, "a list of strings is needed")
+        return tuple(value)
+
+    def section(self, key: str) -> dict[str, Any]:
+        """An object; empty if absent. Raises ModelError."""
+        value = self.get(key, {})
+        if not isinstance(value, dict):
+            raise self.refuse(key, "an object is needed")
+        return value
+
     def expect(self, key: str, *supported: Any) -> None:
         """Refuses a field whose value is not among `supported`; absent is fine."""
         value = self.get(key)

@@ -40,7 +40,7 @@ def scheme(fields: Fields) -> Scheme:
 def _build(module: Module, *, group: int) -> Tensor:
     data = module.codes("I32")
     if len(data.shape) != 2:
-        raise ModelError(f"{data.name} {list(data.shape)} is no matrix of words")
+        raise ModelError(f"{data.name} {list(data.shape)}: stacks of words are not supported")
     k, n = data.shape[0], data.shape[1] * 8
     packed = four_bit_format(group or k, k)
     if not packed:

@@ -29,23 +29,25 @@ ENDINGS = {
 
 @dataclass(frozen=True)
 class _Group:
-    """Settings for the modules that `targets` name."""
+    """Settings for the modules that `targets` name. is_default: for all linear layers that no
+    group names.
+    """
 
-    targets: tuple[str, ...]
+    targets: tuple[re.Pattern[str], ...]
+    is_default: bool
     weights: Fields
 
     def names(self, module: str) -> bool:
-        """Whether a target names this very module. Class names ("Linear") are no such names."""
-        for target in self.targets:
-            pattern = target[3:] if target.startswith("re:") else re.escape(target) + "$"
-            if re.match(pattern, module):
-                return True
-        return False
+        """Whether a target names this very module."""
+        return any(target.match(module) for target in self.targets)
 
-    @property
-    def is_default(self) -> bool:
-        """Whether it is for all linear layers that no other group names."""
-        return "Linear" in self.targets
+
+def _pattern(target: str) -> re.Pattern[str]:
+    """What matches the names of modules. Class names ("Linear") match none."""
+    try:
+        return re.compile(target[3:] if target.startswith("re:") else re.escape(target) + "$")
+    except re.error:
+        raise ModelError(f"quantization_config: target {target!r} is no pattern") from None
 
 
 def scheme(fields: Fields) -> Scheme:
@@ -54,10 +56,9 @@ def scheme(fields: Fields) -> Scheme:
         fields.get(key)
     fields.get("version")
     fields.get("format")
-    sparsity = Fields(fields.get("sparsity_config", {}), "sparsity_config")
-    sparsity.expect("format", "dense")
-    found = fields.get("config_groups", {})
-    if not isinstance(found, dict) or not found:
+    Fields(fields.section("sparsity_config"), "sparsity_config").expect("format", "dense")
+    found = fields.section("config_groups")
+    if not found:
         raise fields.refuse("config_groups", "settings for at least one group are needed")
     listed = [_group(name, group) for name, group in found.items()]
     fields.finish()
@@ -68,11 +69,11 @@ def _group(name: str, settings: Any) -> _Group:
     fields = Fields(settings if isinstance(settings, dict) else {}, name)
     for key in ("input_activations", "output_activations", "format"):
         fields.get(key)
-    weights, targets = fields.get("weights"), fields.get("targets", [])
-    if not isinstance(weights, dict):
-        raise fields.refuse("weights", "settings of the weights are needed")
+    weights, targets = fields.section("weights"), fields.texts("targets")
     fields.finish()
-    return _Group(tuple(map(str, targets)), Fields(weights, f"{name}.weights"))
+    return _Group(
+        tuple(map(_pattern, targets)), "Linear" in targets, Fields(weights, f"{name}.weights")
+    )
 
 
 def _build(module: Module, *, listed: list[_Group]) -> Tensor:
@@ -82,7 +83,7 @@ def _build(module: Module, *, listed: list[_Group]) -> Tensor:
     if not named:
         raise ModelError(f"no group of quantization_config is for {name}")
     weights = named[0].weights
-    key = (weights.get("type", "int"), weights.integer("num_bits", 8))
+    key = (weights.text("type", "int"), weights.integer("num_bits", 8))
     build = _BUILDERS.get(key)
     if build is None:
         raise weights.refuse("num_bits", f"{key[0]} of {key[1]} bits")

@@ -59,8 +59,6 @@ def build(module: Module, *, block: Block | None, powers: bool = False) -> Tenso
     """
     shape = module.codes("F8_E4M3").shape
     scale = module.part("scale", "scale")
-    if len(shape) < 2:
-        raise ModelError(f"{module.name} {list(shape)} is no matrix")
     kind = "E8M0" if powers and scale.encoding.name == "U8" else scale_type(scale)
     if kind == "E4M3":
         raise ModelError(f"{scale.name} is F8_E4M3, which is not supported for 8-bit codes")

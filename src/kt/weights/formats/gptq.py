@@ -1,4 +1,4 @@
-"""GPTQ: 4-bit codes in int32 words along the columns, a scale and zero point per group.
+"""GPTQ: codes of 4 or 8 bits in int32 words along the columns, a scale and zero point per group.
 
 Zero points of checkpoint_format "gptq" are stored minus one, those of "gptq_v2" as they are. With
 act-order, a column's group is what g_idx says; groups are then no runs of columns, and the matrix
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kt.errors import ModelError
 from kt.weights.apart import unpack_nibbles
-from kt.weights.encodings import GPTQ
+from kt.weights.encodings import GPTQ, GPTQ8
 from kt.weights.fields import Fields
 from kt.weights.formats.module import Module, Scheme, array, four_bit_format, groups, scale_type
 from kt.weights.quant import SCALE_DTYPES, Bytes, Quant
@@ -35,19 +35,20 @@ _NOTED = (
 
 def scheme(fields: Fields) -> Scheme:
     """quant_method gptq."""
-    fields.expect("bits", 4)
-    fields.integer("bits")
+    bits = fields.integer("bits")
+    fields.expect("bits", 4, 8)
+    if bits == 8 and not fields.flag("sym", True):
+        raise fields.refuse("sym", "8 bits with zero points")
     fields.expect("checkpoint_format", "gptq", "gptq_v2")
     fields.expect("pack_dtype", "int32")
     for key in _NOTED:
         fields.get(key)
-    overrides = fields.get("dynamic", {})
-    if any(not str(rule).startswith("-:") for rule in overrides):
+    if any(not rule.startswith("-:") for rule in fields.section("dynamic")):
         raise fields.refuse("dynamic", "other settings for some modules")
     group = group_size(fields)
     plus = 0 if fields.get("checkpoint_format") == "gptq_v2" else 1
     fields.finish()
-    return Scheme(ENDINGS, partial(_build, group=group, plus=plus))
+    return Scheme(ENDINGS, partial(_build, bits=bits, group=group, plus=plus))
 
 
 def group_size(fields: Fields) -> int:
@@ -56,27 +57,25 @@ def group_size(fields: Fields) -> int:
     return 0 if size == -1 else fields.integer("group_size")
 
 
-def _build(module: Module, *, group: int, plus: int) -> Tensor:
+def _build(module: Module, *, bits: int, group: int, plus: int) -> Tensor:
     data = module.codes("I32")
     if len(data.shape) != 2:
-        raise ModelError(f"{data.name} {list(data.shape)} is no matrix of words")
-    k, n = data.shape[0] * 8, data.shape[1]
+        raise ModelError(f"{data.name} {list(data.shape)}: stacks of words are not supported")
+    k, n = data.shape[0] * 32 // bits, data.shape[1]
     packed = four_bit_format(group or k, k)
+    if bits == 8:
+        packed = "I8_G32" if k % 32 == 0 and (group or k) % 32 == 0 else ""
     if not packed:
         raise ModelError(f"{module.name}: groups of {group} columns are not supported")
     block = (1, group or k)
     scales = transposed_scales(module, (n, k), block)
-    zeros = partial(_zeros, array(zero_words(module, (n, k), block)), plus)
+    kind = scale_type(module.parts["scale"])
+    if bits == 8 and kind != "F16":
+        raise ModelError(f"{module.name}: {kind} scales of 8-bit codes are not supported")
+    zeros = partial(_zeros, array(zero_words(module, (n, k), block, bits)), bits, plus)
     order = group_order(module, k, block[1])
-    quant = Quant(
-        "F32" if order is not None else packed,
-        scales,
-        scale_type(module.parts["scale"]),
-        block,
-        zeros,
-        order=order,
-    )
-    return module.tensor(GPTQ, (n, k), quant)
+    quant = Quant(packed if order is None else "F32", scales, kind, block, zeros, order=order)
+    return module.tensor(GPTQ if bits == 4 else GPTQ8, (n, k), quant)
 
 
 def transposed_scales(
@@ -94,10 +93,12 @@ def transposed_scales(
     return turned
 
 
-def zero_words(module: Module, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
-    """qzeros, int32 [groups, n / 8]. Raises ModelError."""
+def zero_words(
+    module: Module, shape: tuple[int, int], block: tuple[int, int], bits: int = 4
+) -> Tensor:
+    """qzeros, int32 [groups, words]. Raises ModelError."""
     tensor = module.part("zeros", "zero points (qzeros)")
-    wanted = (-(-shape[1] // block[1]), -(-shape[0] // 8))
+    wanted = (-(-shape[1] // block[1]), -(-shape[0] * bits // 32))
     if tensor.shape != wanted or tensor.encoding.name != "I32":
         raise ModelError(
             f"{tensor.name} is {tensor.encoding.name} {list(tensor.shape)}, "
@@ -106,8 +107,9 @@ def zero_words(module: Module, shape: tuple[int, int], block: tuple[int, int]) -
     return tensor
 
 
-def _zeros(words: npt.NDArray[np.int32], plus: int) -> Bytes:
-    return np.ascontiguousarray(unpack_nibbles(words.view(np.uint8)).T + np.uint8(plus))
+def _zeros(words: npt.NDArray[np.int32], bits: int, plus: int) -> Bytes:
+    zeros = words.view(np.uint8) if bits == 8 else unpack_nibbles(words.view(np.uint8))
+    return np.ascontiguousarray(zeros.T + np.uint8(plus))
 
 
 def group_order(module: Module, k: int, group: int) -> npt.NDArray[np.int32] | None:

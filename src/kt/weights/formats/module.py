@@ -50,10 +50,12 @@ class Module:
         return self.parts[part]
 
     def codes(self, *dtypes: str) -> Tensor:
-        """The codes, which must be of one of `dtypes`. Raises ModelError."""
+        """The codes, a matrix or stack of one of `dtypes`. Raises ModelError."""
         data = self.parts["data"]
         if data.encoding.name not in dtypes:
             raise ModelError(f"{data.name} is {data.encoding.name}, not {' or '.join(dtypes)}")
+        if len(data.shape) < 2 or 0 in data.shape:
+            raise ModelError(f"{data.name} {list(data.shape)} is no matrix")
         return data
 
     def scales(self, tensor: Tensor, shape: tuple[int, ...], kind: str = "") -> npt.NDArray[Any]:
