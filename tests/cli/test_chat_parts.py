@@ -5,12 +5,19 @@ screen.
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
+from kt.chat import prompt
 from kt.chat.client import Measures, Refused, ServerGone, Thought, _texts
+from kt.chat.loop import Loop
 from kt.chat.session import Session
 from kt.chat.terminal import MarkdownView, PlainView, split_blocks
 
@@ -171,3 +178,42 @@ def test_a_thought_is_not_sent_back():
     for _ in range(2):
         list(session.ask("Sure?", Measures()))
     assert [turn["content"] for turn in server.asked[1]["messages"]] == ["Sure?", "Yes.", "Sure?"]
+
+
+def test_a_signal_at_any_moment_after_enter_stops_the_answer(tmp_path, monkeypatch):
+    """It comes while the line editor tidies up, or while the screen is drawn; both are no place to
+    raise anything, and neither may lose it."""
+
+    class Endless:
+        url = "http://x"
+        asked = 0
+
+        def stream(self, body, measures):
+            self.asked += 1
+            while True:
+                yield "x"
+
+    def editor(self, *args, **options):
+        line = lines.pop(0)
+        if line == "end":
+            raise EOFError
+        if line == "now":
+            os.kill(os.getpid(), signal.SIGINT)
+        return "go"
+
+    class Screen(io.StringIO):
+        def write(self, text):
+            if text == "x":
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().write(text)
+
+    monkeypatch.setattr(prompt.PromptSession, "prompt", editor)
+    monkeypatch.setattr(prompt, "_pressed_ahead", lambda session: False)
+    before = signal.getsignal(signal.SIGINT)
+    client, screen, lines = Endless(), Screen(), ["now", "later", "end"]
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        read = prompt.line_reader(tmp_path, [])
+        Loop(Session(client, "m"), Console(file=screen), read).run()
+    assert screen.getvalue().count("stopped") == 2
+    assert client.asked == 1  # the first one was stopped before it was sent
+    assert signal.getsignal(signal.SIGINT) is before
