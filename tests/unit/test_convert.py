@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -271,3 +272,66 @@ def test_sizes_are_known_before(moe, tmp_path):
     conversion.run(tmp_path / "to", load("avx2"), threads=1)
     written = {p.name: p.stat().st_size for p in (tmp_path / "to").glob("*.safetensors")}
     assert written == expected and conversion.nbytes == sum(expected.values())
+
+
+@pytest.fixture(scope="module")
+def packed(moe, tmp_path_factory) -> Path:
+    to = tmp_path_factory.mktemp("packed") / "to"
+    convert(moe, to, "int8")
+    return to
+
+
+REST = ("files", "rest.safetensors")
+EMBED = (*REST, "matrices", "embed")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((), []),
+        (("kt_packed",), 99),
+        (("files",), []),
+        (("files",), {"../config.json": {"bytes": 1, "matrices": {}}}),
+        (("config",), 7),
+        (("source",), None),
+        (REST, None),
+        ((*REST, "bytes"), 1),
+        ((*REST, "matrices"), ["embed"]),
+        ((*REST, "matrices", "other"), {}),
+        (EMBED, {}),
+        ((*EMBED, "n"), -1),
+        ((*EMBED, "n"), 10**30),
+        ((*EMBED, "k"), float("inf")),
+        ((*EMBED, "k"), 7),
+        ((*EMBED, "stride"), 64),
+        ((*EMBED, "format"), "I9"),
+        ((*EMBED, "format"), "I4_G32"),
+        ((*EMBED, "count"), 2),
+        ((*EMBED, "factors"), [1, 2, 3]),
+        ((*EMBED, "factors"), "x"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(path, value, packed, tmp_path):
+    """Before anything is given to the kernels."""
+    to = tmp_path / "to"
+    shutil.copytree(packed, to)
+    manifest = json.loads((to / MANIFEST).read_text())
+    at = manifest
+    for key in path[:-1]:
+        at = at[key]
+    if path:
+        at[path[-1]] = value
+    (to / MANIFEST).write_text(json.dumps(manifest if path else value))
+    with pytest.raises(ModelError):
+        checkpoint = open_checkpoint(to)
+        budget.weight_bytes(spec(checkpoint), checkpoint)
+        executor(to, "avx2", pages=4, tokens=32)
+
+
+def test_the_revision_of_a_hub_repository_is_kept(moe, tmp_path):
+    snapshot = tmp_path / "models--a--b" / "snapshots" / ("0123456789" * 4)
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(moe)
+    manifest = convert(snapshot, tmp_path / "to", "int8", repo="a/b")
+    assert manifest["source"]["name"] == "a/b"
+    assert manifest["source"]["revision"] == "0123456789" * 4

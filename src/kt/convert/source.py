@@ -35,11 +35,12 @@ _SNAPSHOT: Final = re.compile(r"[0-9a-f]{40}")
 
 def describe(checkpoint: Checkpoint, repo: str | None) -> dict[str, Any]:
     """The source as the manifest names it. revision: of the hub repository, if it is from there."""
-    folder = checkpoint.folder.name
+    parts = checkpoint.path.parts[::-1]
+    revision = next((part for part in parts if _SNAPSHOT.fullmatch(part)), None)
     return {
         "name": repo or checkpoint.path.name,
         "kind": checkpoint.kind,
-        "revision": folder if repo and _SNAPSHOT.fullmatch(folder) else None,
+        "revision": revision if repo else None,
         "fingerprint": fingerprint(checkpoint),
     }
 

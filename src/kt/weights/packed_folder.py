@@ -96,9 +96,9 @@ def read_packed_folder(folder: Path) -> PackedFolder:
     try:
         for name, record in manifest["files"].items():
             tensors += _read_file(folder / Path(name).name, record)
-        config = manifest["config"]
+        config = dict(manifest["config"])
         metadata = _read_metadata(folder) if manifest["source"]["kind"] == "gguf" else None
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise _damaged(folder / MANIFEST, f"{type(error).__name__}: {error}") from None
     return PackedFolder(config, tensors, metadata)
 
@@ -132,7 +132,7 @@ def _matrix(path: Path, stored: Tensor, row: dict[str, Any]) -> Tensor:
     quant = None
     if row.get("factors"):
         # Scales of whole matrices are all that is left apart.
-        factor = np.asarray(row["factors"], np.float32)
+        factor = np.asarray(row["factors"], np.float32).reshape(count)
         none = np.empty((count, 0, 0), np.float32)
         quant = Quant(packed_format, none if stack else none[0], "F32", (1, 1), factor=factor)
     return Tensor(name, (count, n, k) if stack else (n, k), encoding, data, quant)
