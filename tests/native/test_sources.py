@@ -14,7 +14,7 @@ from kt.kernels.library import Library, Source, load
 from kt.weights.dequantize import dequantize
 from kt.weights.encodings import AWQ, FP8, GPTQ, INT8, U4, Encoding
 from kt.weights.formats.assemble import assemble
-from kt.weights.quant import E2M1, E4M3, Quant
+from kt.weights.quant import E2M1, E4M3, Quant, Zeros
 from kt.weights.safetensors_file import read_file
 from kt.weights.tensor import Tensor
 from tests.native.harness import (
@@ -73,7 +73,7 @@ def apart(packed: str, n: int, k: int, seed: int = 0) -> Tensor:
     }[scale_type]()
     zero = rng.integers(0, 17, shape, dtype=np.uint8)
     block = (1, group or k)
-    quant = Quant(packed, stored, scale_type, block, (lambda: zero) if zeros else None)
+    quant = Quant(packed, stored, scale_type, block, Zeros(zero, np.asarray) if zeros else None)
     return Tensor(packed, (n, k), encoding, np.ascontiguousarray(data).reshape(-1), quant)
 
 
@@ -258,7 +258,7 @@ def test_words_along_columns_and_rows(encoding):
             words[at] |= np.uint32(codes[row, column] << 4 * nibble)
     scales = rng.uniform(0.01, 0.02, (n, 3)).astype(np.float16)
     zeros = rng.integers(0, 17, (n, 3), dtype=np.uint8)
-    quant = Quant("I4_Z32", scales, "F16", (1, 32), lambda: zeros)
+    quant = Quant("I4_Z32", scales, "F16", (1, 32), Zeros(zeros, np.asarray))
     tensor = Tensor("words", (n, k), encoding, words.reshape(-1).view(np.uint8), quant)
     spread, zero = (np.repeat(part.astype(np.float64), 32, axis=1) for part in (scales, zeros))
     want = (spread * (codes - zero)).astype(np.float32)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kt.bench.formats import Format
 from kt.weights.encodings import BY_NAME, FP8, INT8, U4, Encoding
-from kt.weights.quant import E2M1, E4M3, Quant
+from kt.weights.quant import E2M1, E4M3, Quant, Zeros
 from kt.weights.tensor import Tensor
 
 U8 = npt.NDArray[np.uint8]
@@ -63,9 +63,9 @@ def _apart(packed: str, n: int, k: int, rng: np.random.Generator) -> Tensor:
     groups = -(-k // (group or k))
     target = k**-0.5 / _code_size(packed, encoding)
     scales = _scales(scale_type, target, n * groups, rng).reshape(n, groups)
-    zeros = rng.integers(7, 9, (n, groups), dtype=np.uint8)  # the mean code is 7.5
-    give_zeros = (lambda: zeros) if has_zeros else None
-    quant = Quant(packed, scales, scale_type, (1, group or k), give_zeros)
+    # The mean code is 7.5.
+    zeros = Zeros(rng.integers(7, 9, (n, groups), dtype=np.uint8), np.asarray)
+    quant = Quant(packed, scales, scale_type, (1, group or k), zeros if has_zeros else None)
     return Tensor(packed, (n, k), encoding, data.reshape(-1), quant)
 
 

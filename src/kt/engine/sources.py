@@ -58,7 +58,7 @@ def _apart(tensor: Tensor, quant: Quant) -> Source:
         scale_type=_SCALE_TYPES[scale_type],
         scale_stride=scales.shape[1],
         scale_block=quant.block,
-        zeros=np.ascontiguousarray(quant.zeros()) if quant.zeros else None,
+        zeros=quant.zeros() if quant.zeros else None,
     )
 
 

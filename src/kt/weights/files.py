@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kt.errors import ModelError
+from kt.machine import probe
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -64,8 +66,18 @@ def exists(path: Path) -> bool:
         return False
 
 
+@cache
+def _guard() -> None:
+    """Between a look at a file's length and reading its map the file can still be cut."""
+    loaded = probe.load()
+    if loaded is not None:
+        message = f"error: a file of the model became shorter while it was in use\n{AGAIN}\n"
+        loaded.guard_maps(message, ModelError.exit_code)
+
+
 def map_file(path: Path) -> Bytes:
     """The bytes of `path` as a read-only map; nothing is read yet. Raises ModelError."""
+    _guard()
     with open_regular(path) as file:
         try:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)

@@ -23,12 +23,35 @@ SCALE_DTYPES: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, eq=False)
+class Zeros:
+    """Zero points as a file has them, unpacked when they are asked for.
+
+    words: of a matrix, or of a stack with its axis in front. unpack: words of a matrix or stack ->
+    bytes shaped as its scales.
+    """
+
+    words: npt.NDArray[Any]
+    unpack: Callable[[npt.NDArray[Any]], Bytes]
+
+    def __call__(self) -> Bytes:
+        return np.ascontiguousarray(self.unpack(self.words))
+
+    def matrix(self, index: int) -> Zeros:
+        """Of matrix `index` of a stack."""
+        return Zeros(self.words[index], self.unpack)
+
+    def rows(self, part: slice) -> Zeros:
+        """Of some rows of the scales of a matrix."""
+        return Zeros(self.words, lambda words: self.unpack(words)[part])
+
+
+@dataclass(frozen=True, eq=False)
 class Quant:
     """What the codes of a tensor [..., n, k] are multiplied by.
 
     packed_format: the native format it is loaded as. scales: [..., n / block[0], k / block[1]], the
     last of each may be partial; a view of the file in its scale_type (a key of SCALE_DTYPES).
-    zeros: gives the zero points of 4-bit codes, shaped as scales; None: 8. factor: float32 numbers
+    zeros: the zero points of 4-bit codes; None: 8. factor: float32 numbers
     that multiply whole matrices, one or one per matrix of a stack, or divide them. order: for every
     column the group it belongs to, where groups are no runs of columns (act-order); such a tensor
     is loaded as F32.
@@ -38,7 +61,7 @@ class Quant:
     scales: npt.NDArray[Any]
     scale_type: str
     block: tuple[int, int]
-    zeros: Callable[[], Bytes] | None = None
+    zeros: Zeros | None = None
     factor: F32 | None = None
     divides: bool = False
     order: I32 | None = None
@@ -50,11 +73,10 @@ class Quant:
 
     def matrix(self, index: int) -> Quant:
         """Of matrix `index` of a stack."""
-        zeros = self.zeros
         return replace(
             self,
             scales=self.scales[index],
-            zeros=(lambda: zeros()[index]) if zeros else None,
+            zeros=self.zeros and self.zeros.matrix(index),
             factor=None if self.factor is None else self.factor[index],
         )
 
@@ -67,12 +89,9 @@ class Quant:
             return self  # one row of scales for all
         if first % step or last % step:
             raise ValueError(f"rows {first} to {last} are not whole blocks of {step}")
-        zeros, part = self.zeros, slice(first // step, last // step)
-        return replace(
-            self,
-            scales=self.scales[part],
-            zeros=(lambda: zeros()[part]) if zeros else None,
-        )
+        part = slice(first // step, last // step)
+        zeros = self.zeros and self.zeros.rows(part)
+        return replace(self, scales=self.scales[part], zeros=zeros)
 
     def scale_values(self) -> F32:
         """The scales as float32, exactly."""

@@ -15,7 +15,7 @@ from kt.weights.encodings import AWQ
 from kt.weights.fields import Fields
 from kt.weights.formats.gptq import group_size, transposed_scales, zero_words
 from kt.weights.formats.module import Module, Scheme, array, four_bit_format, scale_type
-from kt.weights.quant import Bytes, Quant
+from kt.weights.quant import Bytes, Quant, Zeros
 from kt.weights.tensor import Tensor
 
 ENDINGS = {".qweight": "data", ".qzeros": "zeros", ".scales": "scale"}
@@ -47,10 +47,11 @@ def _build(module: Module, *, group: int) -> Tensor:
         raise ModelError(f"{module.name}: groups of {group} columns are not supported")
     block = (1, group or k)
     scales = transposed_scales(module, (n, k), block)
-    zeros = partial(_zeros, array(zero_words(module, (n, k), block)))
+    zeros = Zeros(array(zero_words(module, (n, k), block)), _zeros)
     quant = Quant(packed, scales, scale_type(module.parts["scale"]), block, zeros)
     return module.tensor(AWQ, (n, k), quant)
 
 
 def _zeros(words: npt.NDArray[np.int32]) -> Bytes:
-    return np.ascontiguousarray(awq_order(unpack_nibbles(words.view(np.uint8))).T)
+    zeros: Bytes = awq_order(unpack_nibbles(words.view(np.uint8))).T
+    return zeros

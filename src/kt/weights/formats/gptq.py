@@ -18,7 +18,7 @@ from kt.weights.apart import unpack_nibbles
 from kt.weights.encodings import GPTQ, GPTQ8
 from kt.weights.fields import Fields
 from kt.weights.formats.module import Module, Scheme, array, four_bit_format, groups, scale_type
-from kt.weights.quant import SCALE_DTYPES, Bytes, Quant
+from kt.weights.quant import SCALE_DTYPES, Bytes, Quant, Zeros
 from kt.weights.tensor import Tensor
 
 ENDINGS = {".qweight": "data", ".qzeros": "zeros", ".scales": "scale", ".g_idx": "order"}
@@ -72,7 +72,8 @@ def _build(module: Module, *, bits: int, group: int, plus: int) -> Tensor:
     kind = scale_type(module.parts["scale"])
     if bits == 8 and kind != "F16":
         raise ModelError(f"{module.name}: {kind} scales of 8-bit codes are not supported")
-    zeros = partial(_zeros, array(zero_words(module, (n, k), block, bits)), bits, plus)
+    words = array(zero_words(module, (n, k), block, bits))
+    zeros = Zeros(words, partial(_zeros, bits=bits, plus=plus))
     order = group_order(module, k, block[1])
     quant = Quant(packed if order is None else "F32", scales, kind, block, zeros, order=order)
     return module.tensor(GPTQ if bits == 4 else GPTQ8, (n, k), quant)
@@ -107,9 +108,10 @@ def zero_words(
     return tensor
 
 
-def _zeros(words: npt.NDArray[np.int32], bits: int, plus: int) -> Bytes:
+def _zeros(words: npt.NDArray[np.int32], *, bits: int, plus: int) -> Bytes:
     zeros = words.view(np.uint8) if bits == 8 else unpack_nibbles(words.view(np.uint8))
-    return np.ascontiguousarray(zeros.T + np.uint8(plus))
+    result: Bytes = zeros.T + np.uint8(plus)
+    return result
 
 
 def group_order(module: Module, k: int, group: int) -> npt.NDArray[np.int32] | None:

@@ -7,7 +7,6 @@ the rows, eight to a word, and are plus 8 too.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from kt.weights.apart import unpack_nibbles
 from kt.weights.encodings import U4
 from kt.weights.formats.gptq import group_order
 from kt.weights.formats.module import Module, array, four_bit_format, groups, scale_type
-from kt.weights.quant import Bytes, Quant
+from kt.weights.quant import Bytes, Quant, Zeros
 from kt.weights.tensor import Tensor
 
 
@@ -53,7 +52,7 @@ def _columns(module: Module, n: int, room: int) -> int:
     return int(shape[-1])
 
 
-def _zeros(module: Module, shape: tuple[int, ...]) -> Any:
+def _zeros(module: Module, shape: tuple[int, ...]) -> Zeros:
     tensor = module.part("zeros", "zero points")
     *lead, n, count = shape
     wanted = (*lead, -(-n // 8), count)
@@ -62,10 +61,10 @@ def _zeros(module: Module, shape: tuple[int, ...]) -> Any:
             f"{tensor.name} is {tensor.encoding.name} {list(tensor.shape)}, "
             f"{module.name} needs I32 {list(wanted)}"
         )
-    return partial(_unpack_zeros, array(tensor), n)
+    return Zeros(array(tensor), partial(_unpack_zeros, n=n))
 
 
-def _unpack_zeros(words: npt.NDArray[np.int32], n: int) -> Bytes:
+def _unpack_zeros(words: npt.NDArray[np.int32], *, n: int) -> Bytes:
     """int32 [..., n / 8, groups] -> bytes [..., n, groups]."""
     *lead, rows, count = words.shape
     turned = np.ascontiguousarray(words.reshape(-1, rows, count).transpose(0, 2, 1))
