@@ -27,4 +27,9 @@ int32_t kt_probe_amx_permission(void);
  * it could not be measured. */
 double kt_probe_read_bandwidth(const int32_t *cpus, int32_t n_cpus, int64_t bytes, double seconds);
 
+/* From now on, touching a part of a mapped file that is not there any more ends the process with
+ * `status`, after writing `message` to standard error, and not by a signal. Returns 1, or 0 where
+ * that is refused or the message is too long (500 bytes). */
+int32_t kt_probe_guard_maps(const char *message, int32_t status);
+
 #endif

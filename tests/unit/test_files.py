@@ -1,6 +1,8 @@
 """A model's files that are no files, have names that cannot be, or get shorter meanwhile."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -72,3 +74,19 @@ def test_a_file_that_gets_shorter_is_told_before_its_map_is_touched(tmp_path, ma
         dequantize(tensor)
     with pytest.raises(ModelError, match=words):
         tensor.rows(3, 9).check_length()
+
+
+def test_a_file_that_is_cut_while_its_map_is_read_ends_the_process_in_words(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"x" * (1 << 20))
+    code = (
+        "import os, pathlib\n"
+        "from kt.weights.files import map_file\n"
+        f"path = pathlib.Path({str(path)!r})\n"
+        "data = map_file(path)\n"
+        "os.truncate(path, 10)\n"
+        "print(data[1 << 19])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (ModelError.exit_code, "")
+    assert "became shorter while it was in use" in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 LIBRARY = Path(__file__).parent.parent / "kernels" / "lib" / "libkt_probe.so"
-VERSION = 1
+VERSION = 2
 
 
 class Probe:
@@ -45,6 +45,12 @@ class Probe:
         """Bytes per second that threads on `cpus` read together from `size` bytes; 0 if it
         failed."""
         return float(self._lib.kt_probe_read_bandwidth(list(cpus), len(cpus), size, seconds))
+
+    def guard_maps(self, message: str, status: int) -> bool:
+        """From now on the process ends with `status`, after `message`, when a mapped file has
+        become shorter and what is gone is touched; without this, by a signal.
+        """
+        return bool(self._lib.kt_probe_guard_maps(message.encode(), status))
 
     def _text(self, pointer: Any) -> str:
         return " ".join(self._ffi.string(pointer).decode("ascii", "replace").split())
