@@ -22,6 +22,7 @@ from kt.server.metrics import CONTENT_TYPE, Metrics
 from kt.server.profile import profile_of
 from kt.server.sampling_defaults import SamplingDefaults
 from kt.server.service import Service
+from kt.server.web import page
 
 if TYPE_CHECKING:
     from kt.tokenizer import Tokenizer
@@ -71,6 +72,7 @@ def create_app(
     routes.add_openai(app, service)
     routes.add_anthropic(app, service)
     routes.add_tokens(app, service)
+    page.add(app)
     openapi.install(app)
     return app
 

@@ -21,7 +21,8 @@ MAX_BODY = 8 * MIB
 # A client that is told 413 while it still sends may lose the answer, so this much is read and
 # dropped first.
 MAX_DRAIN = 64 * MIB
-OPEN_PATHS = frozenset({"/health"})
+# The page holds nothing secret; it asks its user for the key.
+OPEN_PATHS = frozenset({"/health", "/", "/favicon.ico"})
 LOCAL_NAME = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 CLIENT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

@@ -1,0 +1,1 @@
+"""The chat page at /: one file that needs nothing from elsewhere."""
