@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from kt.errors import UsageError
 from kt.server import state
+from kt.server.connection import Connection
 from kt.server.generation import Generations
 
 log = logging.getLogger("kt.server")
@@ -150,6 +151,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, announce: Callable[[], None]) -> None:
         config = uvicorn.Config(
             app,
+            http=Connection,
             access_log=False,
             log_config=None,
             lifespan="off",

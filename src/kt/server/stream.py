@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from kt.engine.request import Delta, Finished
+from kt.server.connection import STREAM_MARK
 from kt.server.errors import ApiError, internal
 from kt.server.generation import Answer, Answers, collect, while_connected
 from kt.server.schemas import Generation
@@ -68,6 +69,7 @@ class EventStream(StreamingResponse):
         self.answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[STREAM_MARK] = True
         try:
             await super().__call__(scope, receive, send)
         finally:
