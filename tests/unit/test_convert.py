@@ -335,3 +335,21 @@ def test_the_revision_of_a_hub_repository_is_kept(moe, tmp_path):
     manifest = convert(snapshot, tmp_path / "to", "int8", repo="a/b")
     assert manifest["source"]["name"] == "a/b"
     assert manifest["source"]["revision"] == "0123456789" * 4
+
+
+def test_weights_too_small_for_the_scales_are_named(tmp_path):
+    source = tiny_llama(tmp_path / "model")
+    tensors = load_torch(source / "model.safetensors")
+    tensors["model.layers.2.self_attn.k_proj.weight"] *= 1e-9
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"layers.2.k .*cannot be held in I8_G32"):
+        convert(source, tmp_path / "to", "int8")
+
+
+def test_a_disk_that_returns_other_bytes_stops_it(moe, tmp_path, monkeypatch):
+    from kt.convert import destination
+
+    monkeypatch.setattr(destination, "hash_file", lambda path: "0" * 64)
+    with pytest.raises(KtError, match="does not hold what was written"):
+        convert(moe, tmp_path / "to", "int8")
+    assert list((tmp_path / "to").iterdir()) == []

@@ -12,7 +12,8 @@ from kt import __version__
 from kt.convert.calibration import Calibration, Importance
 from kt.convert.destination import Destination
 from kt.convert.layout import FileLayout, Matrix, layout
-from kt.convert.packer import Packer, check_error, forget
+from kt.convert.mapped import forget
+from kt.convert.packer import Packer, check_error
 from kt.convert.source import describe, small_files
 from kt.errors import ModelError
 from kt.kernels.library import Library

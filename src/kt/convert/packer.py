@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from kt.convert.layout import Matrix
 from kt.convert.targets import ERROR_LIMITS, SEARCHED
@@ -22,7 +19,6 @@ from kt.engine.sources import source_of
 from kt.errors import ModelError
 from kt.kernels.library import Library, Source
 from kt.weights.dequantize import dequantize
-from kt.weights.quant import Quant
 from kt.weights.tensor import Bytes, Tensor
 
 PIECE_ROWS: Final = 128
@@ -120,27 +116,6 @@ def check_error(name: str, packed_format: str, piece: Piece) -> None:
             f"would be {(piece.error / piece.norm) ** 0.5:.3g}, and rounding allows {limit:.3g}",
             hint="Its numbers are too large or too small for the format. Choose another --format.",
         )
-
-
-def forget(tensors: Iterable[Tensor]) -> None:
-    """Gives the mapped pages of `tensors` back: nothing reads them again soon."""
-    for tensor in tensors:
-        _forget(tensor.data)
-        if isinstance(tensor.quant, Quant):
-            _forget(tensor.quant.scales)
-
-
-def _forget(data: npt.NDArray[Any]) -> None:
-    root: Any = data
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    if not isinstance(root.base, mmap.mmap) or not data.size:
-        return
-    page = mmap.PAGESIZE
-    first = (data.ctypes.data - root.ctypes.data) // page * page
-    last = data.ctypes.data - root.ctypes.data + data.nbytes
-    with suppress(OSError):  # only advice
-        root.base.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def _parts(tensors: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
