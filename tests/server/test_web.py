@@ -201,7 +201,7 @@ def test_thoughts_are_folded(serve, visit):
 
 
 def test_events_are_read_wherever_the_bytes_are_cut(driver, visit, random_server):
-    stream = '\ufeff: note\r\ndata: {"a":"é😀"}\r\n\r\ndata:1\rdata: 2\r\revent: x\n\n'
+    stream = '\ufeff: note\r\ndata: {"a":"é😀"}\r\n\r\ndata:1\r\ndata: 2\rdata:  3\r\revent: x\n\n'
     stream += "data: \n\ndata: end\n\ndata: cut"
     page = visit(random_server)
     read = page.driver.execute_async_script(
@@ -224,7 +224,7 @@ def test_events_are_read_wherever_the_bytes_are_cut(driver, visit, random_server
         """,
         stream,
     )
-    assert [json.loads(one) for one in read] == [['{"a":"é😀"}', "1\n2", "", "end"]]
+    assert [json.loads(one) for one in read] == [['{"a":"é😀"}', "1\n2\n 3", "", "end"]]
 
 
 def test_the_key_is_asked_for(serve, visit):
