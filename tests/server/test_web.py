@@ -93,7 +93,7 @@ def test_a_question_is_answered_while_one_looks_on(serve, visit):
     assert page.texts(".assistant .text") == [reply]
     assert page.texts(".user") == ["What is the capital of France?"]
     rate, first, count = page.texts(".measures span")
-    assert 5 < float(rate.removesuffix(" tokens/s")) < 34  # at least 30 ms a token
+    assert 0 < float(rate.removesuffix(" tokens/s")) < 34  # at least 30 ms a token
     assert 0.03 <= float(first.removeprefix("first token after ").removesuffix(" s")) < 5
     assert count == f"{len(reply) + 1} tokens"
     # The next question carries the whole conversation.
@@ -118,7 +118,7 @@ def test_stopping_an_answer_frees_its_place(serve, visit, way):
         page["#message"].send_keys(Keys.ESCAPE)
     else:
         page["#stop" if way == "button" else "#new"].click()
-    server.wait_until_idle(2.0)
+    server.wait_until_idle()
     page.wait(lambda: page["#send"].is_displayed())
     assert not page["#stop"].is_displayed()
     if way == "new chat":
@@ -133,7 +133,7 @@ def test_stopping_an_answer_frees_its_place(serve, visit, way):
     roles = [message["role"] for message in tokenizer.rendered[1]["messages"]]
     assert roles == (["user"] if way == "new chat" else ["user", "assistant", "user"])
     page["#stop"].click()
-    server.wait_until_idle(2.0)
+    server.wait_until_idle()
 
 
 def test_what_a_model_writes_stays_text(serve, visit):
@@ -180,6 +180,7 @@ def test_markdown(serve, visit):
     assert grown == AS_HTML
     hard = ["**" + "a **" * 20_000, "`" * 30_000 + "``` `` " * 9_000, "- " * 9_000, "*a " * 30_000]
     hard += ["\n".join(" " * 2 * i + "- x" for i in range(500)), "```\n" * 9_001, "\n" * 50_000]
+    hard += ["**`a` " * 15_000, "# " + "#" * 3_000 + " " * 50_000 + "x", "- " + " " * 50_000]
     took = page.run(
         "return arguments[0].map((text) => { const start = performance.now(); blocks(text);"
         "return performance.now() - start; })",
