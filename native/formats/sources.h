@@ -168,27 +168,31 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
 // Raw codes of 32 K of row n of a source whose scales lie apart; K from `end` on is left as it is.
 inline void load_codes(const kt_source &s, int64_t n, int64_t first, int64_t end, uint8_t *q) {
   static constexpr int kAwqPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // of row n % 8 among the nibbles
-  const uint8_t *data = static_cast<const uint8_t *>(s.data);
-  for (int64_t k = first; k < end; k++) {
-    uint8_t &code = q[k - first];
-    switch (s.encoding) {
-      case KT_SRC_I8:
-        code = data[n * s.row_bytes + k] ^ 0x80;
-        break;
-      case KT_SRC_E4M3:
-        code = data[n * s.row_bytes + k];
-        break;
-      case KT_SRC_U4:
-        code = data[n * s.row_bytes + k / 2] >> (k % 2 * 4) & 15;
-        break;
-      case KT_SRC_GPTQ:
-        code = data[k / 8 * s.row_bytes + n * 4 + k % 8 / 2] >> (k % 2 * 4) & 15;
-        break;
-      case KT_SRC_AWQ: {
-        const int place = kAwqPlace[n % 8];
-        code = data[k * s.row_bytes + n / 8 * 4 + place / 2] >> (place % 2 * 4) & 15;
-        break;
+  const uint8_t *data = static_cast<const uint8_t *>(s.data), *row = data + n * s.row_bytes;
+  const int count = int(end - first);
+  switch (s.encoding) {
+    case KT_SRC_I8:
+      for (int i = 0; i < count; i++) q[i] = row[first + i] ^ 0x80;
+      return;
+    case KT_SRC_E4M3:
+      std::memcpy(q, row + first, size_t(count));
+      return;
+    case KT_SRC_U4:
+      row += first / 2;
+      for (int i = 0; i < count / 2; i++) q[2 * i] = row[i] & 15, q[2 * i + 1] = row[i] >> 4;
+      if (count % 2) q[count - 1] = row[count / 2] & 15;
+      return;
+    case KT_SRC_GPTQ:
+      for (int i = 0; i < count; i++) {
+        const uint8_t *word = data + (first + i) / 8 * s.row_bytes + n * 4;
+        q[i] = word[i % 8 / 2] >> (i % 2 * 4) & 15;
       }
+      return;
+    case KT_SRC_AWQ: {
+      const int place = kAwqPlace[n % 8];
+      const uint8_t *at = data + first * s.row_bytes + n / 8 * 4 + place / 2;
+      for (int i = 0; i < count; i++) q[i] = at[i * s.row_bytes] >> (place % 2 * 4) & 15;
+      return;
     }
   }
 }
