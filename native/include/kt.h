@@ -94,9 +94,9 @@ typedef struct kt_source {
 /* Bytes of W[n, k] packed; negative status if the format does not exist or k does not fit it. */
 int64_t kt_packed_bytes(int32_t format, int64_t n, int64_t k);
 /* Packs a source into dst. Float sources go into KT_F32, KT_F16, KT_BF16, KT_F8_G128, KT_I8_G32,
- * KT_I4_G32 and KT_I4_G32M (rounded to nearest, or by search); the others into the format named beside them, 4-bit codes with
- * scales apart into KT_I4_B32 (bfloat16 scales, no zeros), KT_I4_Z32, Z64, Z128, KT_F4_MX and
- * KT_F4_NV. The bytes do not depend on the variant or the thread count. */
+ * KT_I4_G32 and KT_I4_G32M (rounded to nearest, or by search); the others into the format named
+ * beside them, 4-bit codes with scales apart into KT_I4_B32 (bfloat16 scales, no zeros), KT_I4_Z32,
+ * Z64, Z128, KT_F4_MX and KT_F4_NV. The bytes do not depend on the variant or the thread count. */
 int32_t kt_pack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const kt_source *source,
                 void *dst);
 /* Exact float32 values of a packed matrix, row-major [n, k]. */
