@@ -76,7 +76,9 @@ class alignas(64) Units {
   // whoever did them: what they wrote may then be read.
   template <class F>
   void each(int64_t total, int64_t chunk, F &&f) {
-    if (total <= 0) return;
+    // Whoever comes after the end leaves at once: what the phase was made of (the experts of a
+    // layer, say) may already be that of a later one, and `total` with it.
+    if (finished_.value() || total <= 0) return;
     for (;;) {
       const int64_t from = next_.fetch_add(chunk, std::memory_order_relaxed);
       if (from >= total) break;

@@ -86,3 +86,14 @@ def _mixed(made, sequences, pages_each) -> np.ndarray:
     return made.forward(Batch(i32(tokens), i32(start), i32(first), i32(table), i32([row])))[
         0
     ].copy()
+
+
+def test_workers_that_come_late_change_nothing(tmp_path):
+    """Sixteen workers on few cores: at any time most of them are behind the others."""
+    path = tiny_qwen3_moe(tmp_path / "deep", seed=6, num_hidden_layers=24, num_experts=16)
+    single, crowd = executor(path, NATIVE[0], threads=1), executor(path, NATIVE[0], threads=16)
+    for seed in range(1000):
+        ids = prompt(seed, 1 + seed % 40)
+        np.testing.assert_array_equal(all_logits(crowd, ids), all_logits(single, ids))
+    single.close()
+    crowd.close()
