@@ -94,15 +94,15 @@ def test_request_ids(random_server):
 
 
 def test_the_log_has_a_line_a_request_and_no_text(random_server, caplog):
+    lines: list[str] = []
     with caplog.at_level(logging.DEBUG):
         response = random_server.chat("my secret", max_tokens=16, ignore_eos=True)
         random_server.http.get("/a%0aforged%20line")
+        deadline = time.monotonic() + 5  # a line is written after its answer is sent
+        while len(lines) < 2 and time.monotonic() < deadline:
+            lines = [r.getMessage() for r in caplog.records if r.name == "kt.server"]
+            time.sleep(0.01)
     answer = response.json()["choices"][0]["message"]["content"]
-    lines: list[str] = []
-    deadline = time.monotonic() + 5  # a line is written after its answer is sent
-    while len(lines) < 2 and time.monotonic() < deadline:
-        lines = [r.getMessage() for r in caplog.records if r.name == "kt.server"]
-        time.sleep(0.01)
     assert lines[0].startswith("POST /v1/chat/completions 200 ")
     assert lines[0].endswith(response.headers["x-request-id"])
     assert lines[1].startswith("GET /a\\nforged line 404 ")

@@ -238,6 +238,10 @@ def test_the_key_is_asked_for(serve, visit):
     page.wait(lambda: page["#key-failure"].is_displayed())
     # Who cancels is asked again with the next question, which is not lost.
     page["#key-cancel"].click()
+    focused = "return document.activeElement.id"
+    page.wait(
+        lambda: page.run(focused) == "message"
+    )  # the dialog closes, then gives the focus back
     page.type("Hello")
     page.wait(lambda: page["#key-dialog"].is_displayed())
     assert page["#message"].get_property("value") == "Hello"
