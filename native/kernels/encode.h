@@ -88,11 +88,4 @@ inline void encode_block(int encoding, void *row, int64_t nb, int64_t b, vf lo, 
   }
 }
 
-// Encodes a float32 row (padded to 32 with zeros).
-inline void encode_row(int encoding, void *dst, const float *x, int64_t k) {
-  const int64_t nb = ceil_div(k, kBlock);
-  for (int64_t b = 0; b < nb; b++)
-    encode_block(encoding, dst, nb, b, vf_load(x + b * 32), vf_load(x + b * 32 + 16));
-}
-
 }  // namespace kt

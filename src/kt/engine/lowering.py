@@ -13,6 +13,7 @@ from kt.kernels.library import Library
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RouterSpec
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
+from kt.weights.encodings import BY_NAME
 from kt.weights.packed_folder import is_packed
 from kt.weights.tensor import Tensor
 
@@ -215,7 +216,5 @@ def _factors(matrix: PackedMatrix) -> list[float] | None:
 
 
 def _as_f32(tensor: Tensor) -> Tensor:
-    from kt.weights.encodings import ENCODINGS
-
     values = dequantize(tensor)
-    return Tensor(tensor.name, tensor.shape, ENCODINGS[0], values.reshape(-1).view(np.uint8))
+    return Tensor(tensor.name, tensor.shape, BY_NAME["F32"], values.reshape(-1).view(np.uint8))
