@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kt import settings
-from kt.cli import bench_view, render, runnable
+from kt.cli import bench_view, options, render, runnable
 from kt.cli.command import Command, Group
 from kt.errors import UsageError
 from kt.units import Choice
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kt.catalog import Entry
-    from kt.kernels.variants import Variant
     from kt.machine.facts import Machine
 
 DEFAULT = "model"
@@ -41,23 +39,12 @@ bench = typer.Typer(
     "kt bench MODEL measures a model, kt bench experts one layer.",
 )
 
-Threads = Annotated[
-    int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
-]
-VariantName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Kernel variant, to go below what the CPU can do."),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object; docs/bench.md names its fields.")
-]
+AsJson = Annotated[bool, options.as_json("bench")]
 
 
 @bench.command("model", cls=Command)
 def bench_model(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Alias, path, or owner/name[:QUANTISATION].")
-    ],
+    model: options.ModelName,
     prefill: Annotated[
         str | None, typer.Option(metavar="N[,N...]", help="Prompt lengths. Default: 128,512.")
     ] = None,
@@ -77,8 +64,8 @@ def bench_model(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Repetitions, after one to warm up.")
     ] = 3,
-    threads: Threads = None,
-    variant: VariantName = None,
+    threads: options.Threads = None,
+    variant: options.VariantName = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure prefill and decode of a model (the default: `kt bench MODEL`)."""
@@ -95,7 +82,7 @@ def bench_model(
         machine,
         measure.Wanted(**numbers, decode=decode, repeat=repeat),
         name=entry.name,
-        variant=_variant(machine, variant),
+        variant=options.chosen_variant(machine, variant),
         threads=threads,
     )
     with closing(prepared.checkpoint):
@@ -138,8 +125,8 @@ def bench_experts(
     seconds: Annotated[
         float, typer.Option(min=0, metavar="S", help="Least seconds of a measurement.")
     ] = 1.0,
-    threads: Threads = None,
-    variant: VariantName = None,
+    threads: options.Threads = None,
+    variant: options.VariantName = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure one MoE layer with random weights."""
@@ -160,7 +147,7 @@ def bench_experts(
     )
     wanted.sizes.check(wanted.format)
     machine = _survey()
-    chosen = _variant(machine, variant)
+    chosen = options.chosen_variant(machine, variant)
     cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
     report = measure.bench(
         wanted,
@@ -182,13 +169,6 @@ def _survey() -> Machine:
     from kt.machine.survey import survey
 
     return survey(gpus=False)
-
-
-def _variant(machine: Machine, asked: str | None) -> Choice[Variant]:
-    from kt.kernels.variants import select
-
-    source = "--variant" if asked else "KT_VARIANT"
-    return select(machine.cpu, asked or settings.load().variant, source=source)
 
 
 def _locate(entry: Entry) -> Path:

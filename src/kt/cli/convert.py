@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import catalog, settings
-from kt.cli import convert_view, render, runnable
+from kt.cli import convert_view, options, render, runnable
 from kt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ class Format(str, Enum):
 def convert(
     source: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SOURCE", help="Alias, path, or owner/name[:QUANTISATION] on the hub."
-        ),
+        typer.Argument(metavar="SOURCE", help=options.MODEL_HELP),
     ] = None,
     dest: Annotated[
         str | None, typer.Argument(metavar="DEST", help="A folder: new, empty, or to continue.")
@@ -51,20 +49,13 @@ def convert(
             metavar="FILE", help="int4: a text; inputs that are large in it count for more."
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
-    ] = None,
+    threads: options.Threads = None,
     verify: Annotated[
         str | None,
         typer.Option(metavar="DEST", help="Only read a conversion again and check its bytes."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the sizes and write nothing.")
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object; docs/convert.md names its fields."),
-    ] = False,
+    dry_run: Annotated[bool, options.dry_run("the sizes and write nothing")] = False,
+    as_json: Annotated[bool, options.as_json("convert")] = False,
 ) -> None:
     """Convert a model once, so that it loads at once on any machine.
 
@@ -134,12 +125,11 @@ def _run(
 ) -> dict[str, Any]:
     from kt.convert.calibration import Calibration
     from kt.kernels.library import load
-    from kt.kernels.variants import select
     from kt.machine.survey import survey
     from kt.machine.workers import limited
 
     machine = survey(gpus=False)
-    variant = select(machine.cpu, settings.load().variant, source="KT_VARIANT").value.name
+    variant = options.chosen_variant(machine, None).value.name
     library = load(variant)
     conversion.calibration = Calibration(text, library) if text else None
     workers = limited(machine.worker_cpus, threads, f"--threads {threads}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import catalog, settings, words
-from kt.cli import plan_view, render, runnable
+from kt.cli import options, plan_view, render, runnable
 from kt.errors import UsageError
 from kt.units import format_bytes
 
@@ -31,12 +31,7 @@ class Speculation(str, Enum):
 
 
 def run(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Alias, path, or owner/name[:QUANTISATION] on the hub."
-        ),
-    ],
+    model: options.ModelName,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Answer this on stdout and end; no server.")
     ] = None,
@@ -60,13 +55,8 @@ def run(
         int | None,
         typer.Option(min=1, max=256, metavar="N", help="Requests computed at once. Default: 8."),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
-    ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Kernel variant, to go below what the CPU can do."),
-    ] = None,
+    threads: options.Threads = None,
+    variant: options.VariantName = None,
     max_queue: Annotated[
         int,
         typer.Option(
@@ -100,9 +90,7 @@ def run(
             min=1.0, metavar="S", help="Seconds without requests before memory is given back."
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and load nothing.")
-    ] = False,
+    dry_run: Annotated[bool, options.dry_run("the plan and load nothing")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: the plan as JSON.")
     ] = False,
@@ -117,7 +105,6 @@ def run(
         )
     # These bring numpy, which --help shall not wait for.
     from kt.engine import launch
-    from kt.kernels.variants import select
 
     wanted = settings.load()
     if prompt is not None:
@@ -137,8 +124,7 @@ def run(
     ):
         machine = _survey()
         # A CPU that cannot run kt is told so before a download, not after.
-        source = "--variant" if variant else "KT_VARIANT"
-        chosen = select(machine.cpu, variant or wanted.variant, source=source)
+        chosen = options.chosen_variant(machine, variant)
         if not as_json:
             plan_view.show_machine(machine)
         path = _locate(entry, wanted, machine, dry_run)
@@ -254,7 +240,8 @@ def _serve(
 
 def _ready(url: str) -> None:
     render.result(f"Ready: {url}/v1  (OpenAI API)")
-    render.note("Talk to it with `kt chat` in another terminal. Ctrl-C ends it.")
+    render.note(f"Talk to it with `kt chat` in another terminal, or at {url}/ in a browser.")
+    render.note("Ctrl-C ends it.")
 
 
 def _answer(running: Running, prompt: str) -> None:

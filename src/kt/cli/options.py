@@ -1,0 +1,43 @@
+"""Options that several commands have: written once, so that they read and work the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kt import settings
+
+if TYPE_CHECKING:
+    from kt.kernels.variants import Variant
+    from kt.machine.facts import Machine
+    from kt.units import Choice
+
+MODEL_HELP = "Alias, path, or owner/name[:QUANTISATION] on the hub."
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
+]
+VariantName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Kernel variant, to go below what the CPU can do."),
+]
+
+
+def dry_run(shows: str) -> Any:
+    """--dry-run, which shows `shows` and does nothing else."""
+    return typer.Option("--dry-run", help=f"Show {shows}.")
+
+
+def as_json(page: str) -> Any:
+    """--json, whose fields docs/`page`.md names."""
+    return typer.Option("--json", help=f"Print one JSON object; docs/{page}.md names its fields.")
+
+
+def chosen_variant(machine: Machine, asked: str | None) -> Choice[Variant]:
+    """The kernel variant that --variant or else KT_VARIANT asks for. Raises KtError."""
+    from kt.kernels.variants import select
+
+    source = "--variant" if asked else "KT_VARIANT"
+    return select(machine.cpu, asked or settings.load().variant, source=source)
