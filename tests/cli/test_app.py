@@ -238,7 +238,8 @@ def test_prose_in_arguments_is_utf_8(encoding: dict[str, str]) -> None:
 
 
 def test_help_names_no_types() -> None:
-    for command in (["run"], ["chat"], ["bench", "model"], ["bench", "experts"], ["doctor"]):
+    benches = [["bench", kind] for kind in ("model", "experts", "attention")]
+    for command in (["run"], ["chat"], *benches, ["doctor"]):
         shown = kt(*command, "--help").stdout
         assert "{" not in shown
         assert "<bool>" not in shown and "<str>" not in shown and "<int" not in shown

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kt.bench import experts, floors, model
+from kt.bench import attention, experts, floors, model
 from kt.cli import app
 from kt.units import MIB
 from tests import installed
@@ -29,7 +29,7 @@ QUICK = ("--layers", "2", "--repeat", "2", "--seconds", "0")
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """run(*arguments) -> (status, stdout, stderr) of `kt bench`, with short floors."""
     monkeypatch.setattr(floors, "SAMPLE_SECONDS", 0.005)
-    for module in (model, experts):
+    for module in (model, experts, attention):
         monkeypatch.setattr(module, "beyond_caches", lambda cpus, least: 4 * MIB)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -204,6 +204,80 @@ def test_a_lower_variant(run: Run) -> None:
     assert json.loads(out)["variant"]["value"] == "avx2"
 
 
+HEADS = ("--heads", "6", "--kv-heads", "2", "--head-dim", "32")
+
+
+def test_attention(run: Run) -> None:
+    status, out, err = run(
+        "attention",
+        *HEADS,
+        *("--context", "64,576", "--prefill", "64", "--repeat", "2", "--seconds", "0", "--json"),
+    )
+    assert status == 0
+    document = json.loads(out)
+    assert list(document) == [
+        "schema",
+        "bench",
+        "cpu",
+        "variant",
+        "threads",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "kv_pages",
+        "kv_bytes",
+        "read_buffer_bytes",
+        "decode",
+        "prefill",
+    ]
+    assert document["schema"] == 1 and document["bench"] == "attention"
+    # 576 + 64 positions, two rows of bfloat16 for each KV head.
+    position = 2 * 2 * 32 * 2
+    assert document["kv_bytes"] == document["kv_pages"]["value"] * 32 * position
+    assert document["kv_bytes"] >= 4 * MIB
+    decode, prefill = document["decode"], document["prefill"]
+    assert [(p["context"], p["tokens"]) for p in decode] == [(64, 1), (576, 1)]
+    assert [(p["context"], p["tokens"]) for p in prefill] == [(64, 64), (576, 64)]
+    assert [p["bytes"] for p in decode] == [64 * position, 576 * position]
+    assert [p["bytes"] for p in prefill] == [128 * position, 640 * position]
+    assert decode[1]["operations_by_kind"] == {"dot_bf16": 4 * 576 * 6 * 32}
+    seen = sum(range(577, 641))
+    assert prefill[1]["operations_by_kind"] == {"dot_bf16": 4 * seen * 6 * 32}
+    for point in (*decode, *prefill):
+        assert 0 < point["relative_error"] < 0.01
+        assert point["call_seconds"]["median"] > 0
+    assert "decode at 576 positions" in err and "prefill at 64 positions" in err
+
+
+def test_attention_for_people(run: Run) -> None:
+    status, out, _ = run(
+        "attention",
+        *HEADS,
+        *("--context", "32", "--prefill", "0", "--repeat", "2", "--seconds", "0"),
+        *("--threads", "1"),
+    )
+    assert status == 0
+    assert "6 heads of 32, 2 KV heads" in out and "1 thread\n" in out
+    assert "READ FLOOR" in out and "dot_bf16" in out and "Prefill" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--heads", "5", "--kv-heads", "2"), "--heads 5: not a multiple of the 2 KV heads"),
+        (("--head-dim", "0"), "--head-dim 0: a layer has at least 1"),
+        (("--context", "100"), "--context 100: not a multiple of 32"),
+        (("--prefill", "33"), "--prefill 33: not a multiple of 32"),
+        (("--context", "0"), "--context 0: 0 is not a positive whole number"),
+        (("--context", "99999999968"), "positions are"),
+    ],
+)
+def test_a_refused_attention(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    status, out, err = run("attention", *arguments)
+    assert status in (2, 5) and out == ""
+    assert words in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -255,14 +329,16 @@ def test_a_model_that_is_not_downloaded(
     assert "kt run" in err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["experts", "--help"], ["model", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["experts", "--help"], ["attention", "--help"], ["model", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
-        "import sys\nfrom kt.cli.app import run\nstatus = run(['bench', *sys.argv[1:]])\n"
+        "import sys\nfrom kt.cli.app import run\nstatus = run(['bench', *sys.argv[1:], '--help'])\n"
         "print(sorted({'numpy', 'torch', 'cffi'} & set(sys.modules)), status)"
     )
     env = installed.environment()
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
-    assert "experts" in done.stdout or "Sequences at once" in done.stdout
+    assert any(words in done.stdout for words in ("experts", "Sequences at once", "Query heads"))
     assert done.stdout.splitlines()[-1] == "[] 0"

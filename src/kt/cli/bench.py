@@ -1,4 +1,4 @@
-"""`kt bench`: a model, or one MoE layer, against the limits of this machine."""
+"""`kt bench`: a model, one MoE layer, or attention, against the limits of this machine."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ bench = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure a model, or one MoE layer, against the machine's limits.\n\n"
-    "kt bench MODEL measures a model, kt bench experts one layer.",
+    help="Measure a model, one MoE layer, or attention, against the machine's limits.\n\n"
+    "kt bench MODEL measures a model, kt bench experts and kt bench attention a layer.",
 )
 
 AsJson = Annotated[bool, options.as_json("bench")]
+LayerRepeat = Annotated[
+    int, typer.Option("--repeat", min=2, metavar="N", help="Least repetitions of a measurement.")
+]
+Seconds = Annotated[float, typer.Option(min=0, metavar="S", help="Least seconds of a measurement.")]
 
 
 @bench.command("model", cls=Command)
@@ -119,12 +123,8 @@ def bench_experts(
             min=1, metavar="N", help="Layers to rotate over. Default: 1 GiB of weights or more."
         ),
     ] = None,
-    repeat: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Least repetitions of a measurement.")
-    ] = 5,
-    seconds: Annotated[
-        float, typer.Option(min=0, metavar="S", help="Least seconds of a measurement.")
-    ] = 1.0,
+    repeat: LayerRepeat = 5,
+    seconds: Seconds = 1.0,
     threads: options.Threads = None,
     variant: options.VariantName = None,
     as_json: AsJson = False,
@@ -163,6 +163,50 @@ def bench_experts(
         render.json(report.to_json())
     else:
         bench_view.show_experts(report)
+
+
+@bench.command("attention", cls=Command)
+def bench_attention(
+    heads: Annotated[int, typer.Option(metavar="N", help="Query heads.")] = 32,
+    kv_heads: Annotated[int, typer.Option(metavar="N", help="Heads of keys and values.")] = 4,
+    head_dim: Annotated[int, typer.Option(metavar="N", help="Width of a head.")] = 128,
+    context: Annotated[
+        str, typer.Option(metavar="N[,N...]", help="Positions that are attended to.")
+    ] = "4096,8192,16384,32768",
+    prefill: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Tokens of a chunk; 0: only decode.")
+    ] = 512,
+    repeat: LayerRepeat = 5,
+    seconds: Seconds = 1.0,
+    threads: options.Threads = None,
+    variant: options.VariantName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure attention over a long context (default: the heads of Qwen3-30B-A3B)."""
+    contexts = _list("context", context)
+    from kt.bench import attention as measure
+    from kt.bench.attention_layer import Heads
+    from kt.kernels.library import load
+    from kt.machine.workers import limited
+
+    wanted = measure.Wanted(Heads(heads, kv_heads, head_dim), contexts, prefill, repeat, seconds)
+    machine = _survey()
+    chosen = options.chosen_variant(machine, variant)
+    cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
+    report = measure.bench(
+        wanted,
+        load(chosen.value.name),
+        cpus.value,
+        variant=Choice(chosen.value.name, chosen.reason),
+        threads=Choice(len(cpus.value), cpus.reason),
+        cpu=machine.cpu.model,
+        usable=machine.memory.usable,
+        say=render.note,
+    )
+    if as_json:
+        render.json(report.to_json())
+    else:
+        bench_view.show_attention(report)
 
 
 def _survey() -> Machine:

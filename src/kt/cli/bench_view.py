@@ -10,6 +10,8 @@ from kt.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kt.bench.attention import AttentionPoint
+    from kt.bench.attention import Report as AttentionReport
     from kt.bench.experts import ExpertPoint
     from kt.bench.experts import Report as ExpertReport
     from kt.bench.floors import Floors
@@ -56,6 +58,47 @@ def show_experts(report: ExpertReport) -> None:
     ]
     render.table(headers, [_expert_cells(point) for point in report.points])
     _show_floors([p.point.floors for p in report.points])
+
+
+def show_attention(report: AttentionReport) -> None:
+    """Decode beside the bandwidth floor, prefill beside the arithmetic floor."""
+    heads = report.wanted.heads
+    name = (
+        f"One attention layer: {heads.n_heads} heads of {heads.head_dim}, {heads.n_kv_heads} KV "
+        "heads"
+    )
+    _head(name, report.cpu, report.variant.value, report.threads.value)
+    render.note(
+        f"{report.pages.value} KV pages in rotation, {format_bytes(report.kv_bytes)} "
+        f"({report.pages.reason})"
+    )
+    _show_attention("Decode of one token", report.decode)
+    if report.prefill:
+        title = f"Prefill of {report.wanted.prefill} tokens after so many positions"
+        _show_attention(title, report.prefill)
+    _show_floors([p.point.floors for p in (*report.decode, *report.prefill)])
+
+
+def _show_attention(title: str, points: Sequence[AttentionPoint]) -> None:
+    names = "CONTEXT,MS MEDIAN,BEST,GB/s,Gop/s,READ FLOOR,OP FLOOR,REACHED,BEST,ERROR"
+    headers: list[tuple[str, render.Justify]] = [(name, "right") for name in names.split(",")]
+    render.table(headers, [_attention_cells(point) for point in points], title=title)
+
+
+def _attention_cells(row: AttentionPoint) -> list[str]:
+    point, seconds = row.point, row.point.timing.median or float("inf")
+    return [
+        str(row.context),
+        _ms(point.timing.median),
+        _ms(point.timing.best),
+        f"{point.nbytes / seconds / 1e9:.1f}",
+        f"{point.all_operations / seconds / 1e9:.0f}",
+        _ms(point.bandwidth_seconds),
+        _ms(point.arithmetic_seconds),
+        f"{point.median.larger:.0%}",
+        f"{point.best.larger:.0%}",
+        f"{row.error:.1e}",
+    ]
 
 
 def _head(name: str, cpu: str, variant: str, threads: int) -> None:
