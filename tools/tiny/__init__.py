@@ -1,0 +1,1 @@
+"""How kt's built-in model `tiny` is made: text, tokenizer, training, export and evaluation."""
