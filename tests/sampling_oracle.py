@@ -10,6 +10,23 @@ from kt.engine.batch import F32, SampleParams
 F64 = npt.NDArray[np.float64]
 
 
+def philox4x32(counter: list[int], key: list[int]) -> list[int]:
+    """Philox4x32-10 of Salmon, Moraes, Dror and Shaw (SC 2011)."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(b >> 32) ^ c[1] ^ k[0], b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k[1], a & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def uniform(seed: int, position: int) -> float:
+    """What the native sampler draws with: in [0, 1), 53 bits."""
+    counter = [position & 0xFFFFFFFF, position >> 32, 0, 0]
+    words = philox4x32(counter, [seed & 0xFFFFFFFF, seed >> 32])
+    return float(((words[0] << 32 | words[1]) >> 11) * 2.0**-53)
+
+
 def log_softmax(logits: F32) -> F64:
     x = logits.astype(np.float64)
     x = x - x.max()

@@ -127,6 +127,34 @@ inline int32_t vi_sum(vi x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
 }
 
+// Lanes that are chosen. Comparisons with NaN choose none.
+struct vm {
+  __m256 a, b;
+};
+inline vm vm_greater(vf x, vf y) {
+  return {_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ)};
+}
+inline vm vm_equal(vf x, vf y) {
+  return {_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ)};
+}
+inline vm vm_or(vm x, vm y) { return {_mm256_or_ps(x.a, y.a), _mm256_or_ps(x.b, y.b)}; }
+inline vm vm_andnot(vm x, vm y) {  // not x, and y
+  return {_mm256_andnot_ps(x.a, y.a), _mm256_andnot_ps(x.b, y.b)};
+}
+inline bool vm_any(vm x) { return _mm256_movemask_ps(_mm256_or_ps(x.a, x.b)) != 0; }
+inline vf vf_add_where(vf x, vf y, vm m) {
+  return {_mm256_add_ps(x.a, _mm256_and_ps(y.a, m.a)), _mm256_add_ps(x.b, _mm256_and_ps(y.b, m.b))};
+}
+// The chosen lanes, side by side; may write up to 64 bytes. Returns how many they are.
+inline int vm_pack(void *p, vi x, vm m) {
+  alignas(32) int32_t lanes[16];
+  vi_store(lanes, x);
+  int count = 0;
+  for (int bits = _mm256_movemask_ps(m.a) | _mm256_movemask_ps(m.b) << 8; bits; bits &= bits - 1)
+    std::memcpy(static_cast<char *>(p) + 4 * count++, lanes + __builtin_ctz(unsigned(bits)), 4);
+  return count;
+}
+
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
 inline vi vi_maddwd(vi x, vi y) {
   return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)};

@@ -92,6 +92,22 @@ inline void vi_store_i8(void *p, vi x) {
 }
 inline int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x.v); }
 
+// Lanes that are chosen. Comparisons with NaN choose none.
+struct vm {
+  __mmask16 v;
+};
+inline vm vm_greater(vf x, vf y) { return {_mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ)}; }
+inline vm vm_equal(vf x, vf y) { return {_mm512_cmp_ps_mask(x.v, y.v, _CMP_EQ_OQ)}; }
+inline vm vm_or(vm x, vm y) { return {_kor_mask16(x.v, y.v)}; }
+inline vm vm_andnot(vm x, vm y) { return {_kandn_mask16(x.v, y.v)}; }  // not x, and y
+inline bool vm_any(vm x) { return !_kortestz_mask16_u8(x.v, x.v); }
+inline vf vf_add_where(vf x, vf y, vm m) { return {_mm512_mask_add_ps(x.v, m.v, x.v, y.v)}; }
+// The chosen lanes, side by side; writes all 64 bytes. Returns how many they are.
+inline int vm_pack(void *p, vi x, vm m) {
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, x.v));
+  return __builtin_popcount(m.v);
+}
+
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
 inline vi vi_maddwd(vi x, vi y) { return {_mm512_madd_epi16(x.v, y.v)}; }
 

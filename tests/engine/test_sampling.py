@@ -14,7 +14,13 @@ from kt.kernels import library as kernels
 from kt.kernels.variants import select
 from kt.machine.survey import survey
 from tests.engine.native_sampling import call, make, random_logits
-from tests.sampling_oracle import adjusted, log_softmax, probabilities
+from tests.sampling_oracle import (
+    adjusted,
+    log_softmax,
+    philox4x32,
+    probabilities,
+    uniform,
+)
 
 Sampler = Callable[[F32, list[SampleParams]], list[Sampled]]
 
@@ -51,15 +57,6 @@ KNOWN_ANSWERS = [
 ]  # fmt: skip
 
 
-def philox4x32(counter: list[int], key: list[int]) -> list[int]:
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
-        c = [(b >> 32) ^ c[1] ^ k[0], b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k[1], a & 0xFFFFFFFF]
-        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    return c
-
-
 @pytest.mark.parametrize("counter, key, expected", KNOWN_ANSWERS)
 def test_this_philox_gives_the_known_answers(counter: str, key: str, expected: str) -> None:
     words = [[int(word, 16) for word in text.split()] for text in (counter, key, expected)]
@@ -81,8 +78,7 @@ def test_numpy_draws_the_same_token_from_the_same_number(sample: Sampler) -> Non
     cumulative = np.cumsum(probabilities(logits, make()))
     got = draws(sample, logits, 300, seed=9)
     for position, token in enumerate(got.tolist()):
-        words = philox4x32([position, 0, 0, 0], [9, 0])
-        number = ((words[0] << 32 | words[1]) >> 11) * 2.0**-53
+        number = uniform(9, position)
         assert cumulative[token] + 1e-6 > number > (cumulative[token - 1] if token else 0) - 1e-6
 
 
@@ -375,41 +371,3 @@ def test_a_given_token_is_not_drawn_but_reported(sample: Sampler) -> None:
     assert (got.token, len(got.best)) == (77, 2)
     assert got.logprob == pytest.approx(expected[77], abs=1e-5)
     assert got.best[0][0] == int(np.argmax(expected))
-
-
-# ---- rows in which many weights are equal or nearly so
-
-
-@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.999])
-def test_of_equal_logits_the_first_are_kept(sample: Sampler, top_p: float) -> None:
-    vocab = 151936
-    params = [make(top_p=top_p, position=i) for i in range(32)]
-    tokens = [s.token for s in sample(np.zeros((32, vocab), np.float32), params)]
-    assert max(tokens) < math.ceil(top_p * vocab)
-    assert max(tokens) > 0.8 * top_p * vocab and min(tokens) < 0.2 * top_p * vocab
-
-
-@pytest.mark.parametrize("filters", [{"top_p": 0.3}, {"top_p": 0.97}, {"top_k": 5000}])
-@pytest.mark.parametrize("levels", [2, 3, 50, 1 << 20])
-def test_few_distinct_logits_give_the_oracles_tokens(
-    sample: Sampler, levels: int, filters: dict[str, float]
-) -> None:
-    rng = np.random.default_rng(levels)
-    logits = rng.integers(0, levels, (8, 20000)).astype(np.float32) * np.float32(3 / levels)
-    params = [make(**filters, position=i) for i in range(8)]
-    for got, row, p in zip(sample(logits, params), logits, params, strict=True):
-        assert probabilities(row, p)[got.token] > 0
-
-
-@pytest.mark.parametrize("n_logprobs", [-1, 0])
-@pytest.mark.parametrize("vocab", [64 * 500, 64 * 500 + 1])
-def test_reported_probabilities_do_not_change_the_draw(
-    sample: Sampler, vocab: int, n_logprobs: int
-) -> None:
-    """Rows whose logits must stay are weighed elsewhere, and odd ones too."""
-    logits = np.stack([random_logits(vocab, 2.0, seed=i) for i in range(8)])
-    params = [make(top_p=0.9, min_p=0.001, position=i, n_logprobs=n_logprobs) for i in range(8)]
-    for got, row, p in zip(sample(logits, params), logits, params, strict=True):
-        assert probabilities(row, p)[got.token] > 0
-        plain = sample(row, [make(top_p=0.9, min_p=0.001, position=p.position)])[0]
-        assert got.token == plain.token

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -302,6 +303,7 @@ class Program:
         if program == ffi.NULL:
             raise ValueError(self.library.error())
         self.native = ffi.gc(program, lib.kt_program_free)
+        self.alive: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # arrays of batches
 
     def run(
         self,
@@ -309,10 +311,24 @@ class Program:
         logit_rows: Sequence[int] | None = None,
         n_ops: int = 0,
     ) -> tuple[int, F32]:
-        """Status and logits. batch: sequences, or a number n for one sequence of tokens 0 .. n - 1.
+        """Status and logits; the parameters are batch's."""
+        native = self.batch(batch, logit_rows, n_ops)
+        logits = np.full((native.n_logits, self.width), 7.0, np.float32)
+        ffi = self.library.ffi
+        status = self.library.lib.kt_forward(
+            self.native, native, ffi.cast("float *", logits.ctypes.data)
+        )
+        return status, logits
+
+    def batch(
+        self,
+        batch: int | Sequence[Seq],
+        logit_rows: Sequence[int] | None = None,
+        n_ops: int = 0,
+    ) -> Any:
+        """A kt_batch. batch: sequences, or a number n for one sequence of tokens 0 .. n - 1.
         logit_rows: all rows by default. n_ops: run no more operations than these; 0: all.
         """
-        ffi = self.library.ffi
         seqs = [Seq(range(batch))] if isinstance(batch, int) else batch
         starts = np.cumsum([0, *(len(s.tokens) for s in seqs)])
         rows = list(range(starts[-1])) if logit_rows is None else list(logit_rows)
@@ -325,15 +341,12 @@ class Program:
             "page_table": [page for row in pages for page in row],
             "logit_rows": rows,
         }
+        ffi = self.library.ffi
         native = {name: ffi.new("int32_t[]", values) for name, values in arrays.items()}
         sizes = {"n_seqs": len(seqs), "n_logits": len(rows), "page_stride": stride, "n_ops": n_ops}
-        logits = np.full((len(rows), self.width), 7.0, np.float32)
-        status = self.library.lib.kt_forward(
-            self.native,
-            ffi.new("kt_batch *", {**native, **sizes}),
-            ffi.cast("float *", logits.ctypes.data),
-        )
-        return status, logits
+        made = ffi.new("kt_batch *", {**native, **sizes})
+        self.alive[made] = native
+        return made
 
     def forward(self, batch: int | Sequence[Seq], logit_rows: Sequence[int] | None = None) -> F32:
         """Logits [rows, width]; raises if the pass fails."""
