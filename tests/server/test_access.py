@@ -97,10 +97,12 @@ def test_the_log_has_a_line_a_request_and_no_text(random_server, caplog):
     lines: list[str] = []
     with caplog.at_level(logging.DEBUG):
         response = random_server.chat("my secret", max_tokens=16, ignore_eos=True)
-        random_server.http.get("/a%0aforged%20line")
+        other = random_server.http.get("/a%0aforged%20line")
+        ids = tuple(r.headers["x-request-id"] for r in (response, other))
         deadline = time.monotonic() + 5  # a line is written after its answer is sent
         while len(lines) < 2 and time.monotonic() < deadline:
-            lines = [r.getMessage() for r in caplog.records if r.name == "kt.server"]
+            logged = [r.getMessage() for r in caplog.records if r.name == "kt.server"]
+            lines = [line for line in logged if line.endswith(ids)]
             time.sleep(0.01)
     answer = response.json()["choices"][0]["message"]["content"]
     assert lines[0].startswith("POST /v1/chat/completions 200 ")

@@ -38,6 +38,7 @@ def test_a_whole_answer(serve):
         "completion_tokens": completion,
         "total_tokens": 6 + completion,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -23,6 +23,7 @@ def test_a_whole_answer(serve):
             "completion_tokens": 4,
             "total_tokens": 7,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 

@@ -38,6 +38,7 @@ def check(message):
     ]
     assert message.stop_reason == "tool_use"
     assert message.usage.output_tokens == len(ANSWER.encode()) + 1
+    assert message.usage.output_tokens_details.thinking_tokens == len("<think>\nHm.\n</think>")
 
 
 def ask(client, **fields):
@@ -67,6 +68,9 @@ def test_a_stream(client):
     texts = [event.text for event in events if event.type == "text"]
     assert len(texts) > 1
     assert "".join(texts) == "Grüße"
+    pieces = [event.partial_json for event in events if event.type == "input_json"]
+    assert len(pieces) > 20
+    assert "".join(pieces) == '{"city": "Paris", "days": 2}{"city": "서울", "days": 1}'
     assert events[-1].type == "message_stop"
 
 
@@ -87,6 +91,17 @@ def test_why_it_stopped(client):
     stopped = ask(client, stop_sequences=["ße"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "ße")
     assert stopped.content[-1].text == "Grü"
+
+
+def test_a_call_that_breaks_off_is_not_to_be_made(client):
+    limit = len(ANSWER.encode()) - len('서울", "days": 1}}\n</tool_call>'.encode())
+    fields = {"model": MODEL, "messages": QUESTION, "tools": [TOOL], "max_tokens": limit}
+    with client.messages.stream(**fields) as stream:
+        streamed = stream.get_final_message()
+    for message in (ask(client, **fields), streamed):
+        assert message.stop_reason == "max_tokens"
+        assert message.content[-1].name == "weather"
+        assert message.content[-1].input == {}
 
 
 def test_the_blocks_of_a_conversation_reach_the_template(client, tokenizer):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kt.server.harmony import HarmonyParser
 from kt.server.output import MarkParser, Message, OutputParser
 from kt.server.reasoning import REASONING_FORMS
-from kt.server.tool_parsers import TOOL_FORMS, Call, tool_form
+from kt.server.tool_parsers import TOOL_FORMS, Call, CallStart, CallText, tool_form
 
 TOOLS = {
     "weather": {
@@ -58,6 +58,10 @@ TWO_CALLS = {
     '{"city": "Paris", "days": 2}<|call|><|start|>assistant to=functions.weather<|channel|>'
     'commentary json<|message|>{"city": "서울", "days": 1}<|call|>',
 }
+
+
+# Forms whose arguments are told one by one, not while they are written.
+BY_PARAMETER = ("glm45", "minimax_m2", "qwen3_coder")
 
 
 def parser(form: str, *, tools=TOOLS, thinking=False) -> OutputParser:
@@ -115,6 +119,26 @@ def test_a_thought_that_the_prompt_has_opened():
     assert (whole.reasoning, whole.content) == ("Hm.", "Yes.")
     unfinished = message(lambda: parser("hermes", thinking=True), ["Hm, 1"])
     assert (unfinished.reasoning, unfinished.content) == ("Hm, 1", "")
+
+
+def test_where_thoughts_are():
+    """With their marks, so that their tokens can be counted."""
+    for form, thinking, text, expected in [
+        ("hermes", False, "\n<think>Hm</think> yes", "<think>Hm</think>"),
+        ("hermes", True, "Hm</think> yes <think>", "Hm</think>"),
+        ("hermes", False, "<think>Hm", "<think>Hm"),
+        ("hermes", False, "no <think>Hm</think>", ""),
+        ("harmony", False, "<|channel|>analysis<|message|>Hm<|end|><|channel|>final<|message|>A",
+         "<|channel|>analysis<|message|>Hm<|end|>"),
+        ("harmony", False, "<|channel|>final<|message|>A<|end|><|channel|>analysis<|message|>Hm",
+         "<|channel|>analysis<|message|>Hm"),
+    ]:  # fmt: skip
+        for pieces in ([text], list(text)):
+            parsing = parser(form, thinking=thinking)
+            for piece in pieces:
+                parsing.push(piece)
+            parsing.finish()
+            assert "".join(text[a:b] for a, b in parsing.thoughts) == expected
 
 
 def test_marks_in_the_answer_are_text():
@@ -178,13 +202,96 @@ def test_what_is_no_call_is_told_as_it_is(form, text):
     assert whole.content == ("{oops" if form == "harmony" else text)
 
 
-@pytest.mark.parametrize("form", [form for form in TWO_CALLS if form not in ("harmony", "llama3")])
-def test_a_call_that_the_limit_cut_off_is_no_call(form):
+@pytest.mark.parametrize("form", TWO_CALLS)
+def test_a_call_that_the_limit_cut_off_is_told_as_far_as_it_came(form):
     text = TWO_CALLS[form]
-    cut = text[: text.index("Paris") + 3]
+    at = text.index("서울")
+    whole = message(lambda: parser(form), [text[: at + 1]], complete=False)
+    first, *cut = whole.calls
+    assert first.whole and told([first]) == [PARIS]
+    if form in BY_PARAMETER:  # none of its arguments is complete
+        assert cut == []
+        assert whole.content.endswith("서")
+    else:
+        assert cut == [Call("weather", '{"city": "서', whole=False)]
+        assert whole.content == ""
+
+
+@pytest.mark.parametrize("form", BY_PARAMETER)
+def test_a_call_whose_second_argument_is_cut_off(form):
+    text = TWO_CALLS[form]
+    cut = text[: text.index("2", text.index("days")) + 1]
     whole = message(lambda: parser(form), [cut], complete=False)
-    assert whole.calls == []
-    assert "Par" in whole.content
+    assert whole.calls == [Call("weather", '{"city": "Paris"', whole=False)]
+    assert whole.content.endswith("2")
+
+
+@pytest.mark.parametrize("form", TWO_CALLS)
+def test_arguments_come_while_the_model_writes_them(form):
+    text = TWO_CALLS[form]
+    parsing = parser(form)
+    before = [p for c in text[: text.index("Paris") + 2] for p in parsing.push(c)]
+    rest = [
+        p for c in text[text.index("Paris") + 2 : text.index("days") + 6] for p in parsing.push(c)
+    ]
+    joined = "".join(p.text for p in before if isinstance(p, CallText))
+    assert [p.name for p in before if isinstance(p, CallStart)] == (
+        [] if form in BY_PARAMETER else ["weather"]
+    )
+    assert joined == ("" if form in BY_PARAMETER else '{"city": "Pa')
+    joined += "".join(p.text for p in rest if isinstance(p, CallText))
+    assert joined.startswith('{"city": "Paris"')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole", "content"),
+    [
+        ('{"city": "a\nb\tc"}', '{"city": "a\\nb\\tc"}', ""),  # as some models leave them
+        (
+            '{ "city" :\n["a", 1e3, true, null, {}] }',
+            '{ "city" :\n["a", 1e3, true, null, {}] }',
+            "",
+        ),
+        ('{"city": "\\ud83d\\ude00 \\u00e9"}', '{"city": "\\ud83d\\ude00 \\u00e9"}', ""),
+        ("{}", "{}", ""),
+        ('"{\\"city\\": 1}"', '{"city": 1}', ""),
+    ],
+)
+def test_arguments_are_told_as_the_model_wrote_them(arguments, whole, content):
+    text = f'<tool_call>{{"name": "save", "arguments": {arguments}}}</tool_call>'
+    read = message(lambda: parser("hermes"), [text])
+    assert (read.calls, read.content) == ([Call("save", whole)], content)
+    json.loads(whole)
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "whole", "content"),
+    [
+        # A bracket too few or too many behind the arguments, nothing else is missing.
+        ('{"name": "save", "arguments": {"a": 1}', '{"a": 1}', True, ""),
+        ('{"name": "save", "arguments": {"a": 1}}}', '{"a": 1}', True, ""),
+        ('{"name": "save", "arguments": {"a": 1}} hm', '{"a": 1}', True, "hm</tool_call>"),
+        # What cannot be arguments is text; what came before it was told.
+        ('{"name": "save", "arguments": {"a": 1,}}', '{"a": 1,', False, "}}</tool_call>"),
+        ('{"name": "save", "arguments": {"a": 01}}', '{"a": ', False, "01}}</tool_call>"),
+        ('{"name": "save", "arguments": {"a": "\\q"}}', '{"a": "\\', False, 'q"}}</tool_call>'),
+        ('{"name": "save", "arguments": {"a": "say "hi""}}', '{"a": "say "', False,
+         'hi""}}</tool_call>'),
+        ('{"name": "save", "arguments": {"a": "b', '{"a": "b</tool_call>', False, ""),
+        ('{"name": "save", "arguments": {"a": [1', '{"a": [1', False, "</tool_call>"),
+    ],
+)  # fmt: skip
+def test_a_call_that_leaves_its_form(body, arguments, whole, content):
+    text = f"<tool_call>{body}</tool_call>"
+    read = message(lambda: parser("hermes"), [text])
+    assert (read.calls, read.content) == ([Call("save", arguments, whole=whole)], content)
+    cut_everywhere(lambda: parser("hermes"), text)
+
+
+def test_calls_in_a_list_and_arguments_before_the_name():
+    text = '[{"arguments": {"a": 1}, "name": "save"}, {"name": "weather", "arguments": {"b": 2}}]'
+    read = message(lambda: parser("hermes"), [f"<tool_call>{text}</tool_call>"])
+    assert told(read.calls) == [("save", {"a": 1}), ("weather", {"b": 2})]
 
 
 def cut_everywhere(make, text: str) -> None:
@@ -228,3 +335,44 @@ def test_any_text_cut_anywhere_is_the_same_message(form, parts, data):
     expected = message(lambda: parser(form, thinking=thinking), [text], complete)
     assert message(lambda: parser(form, thinking=thinking), pieces, complete) == expected
     assert message(lambda: parser(form, thinking=thinking), list(text), complete) == expected
+
+
+KEYS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Z")), min_size=1, max_size=5).filter(
+    lambda key: not set(key) & set("<>\"'")
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([form for form in TOOL_FORMS if form.arguments == "json"]),
+    st.lists(st.dictionaries(KEYS, VALUES, max_size=3), min_size=1, max_size=3),
+    st.data(),
+)
+def test_calls_that_are_damaged_anywhere_and_cut_anywhere(form, arguments, data):
+    """Undamaged, the arguments are told as they were written; damaged or not, every cut tells the
+    same, and a whole call has an object.
+    """
+    text = form.written([("save", one) for one in arguments])
+    read = message(lambda: parser(form.name), [text])
+    if not any(mark in json.dumps(arguments, ensure_ascii=False) for mark in form.marks):
+        assert [(c.arguments, c.whole) for c in read.calls] == [
+            (json.dumps(one, ensure_ascii=False), True) for one in arguments
+        ]
+        assert read.content == ""
+    at = data.draw(st.integers(0, len(text)))
+    more = data.draw(st.sampled_from(["", '"', "}", "]", ",", "\\", "<", "x", "\n", "{", ":"]))
+    text = text[:at] + more + text[at + data.draw(st.integers(0, 3)) :]
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    complete = data.draw(st.booleans())
+    read = message(lambda: parser(form.name), [text], complete)
+    assert message(lambda: parser(form.name), pieces, complete) == read
+    assert message(lambda: parser(form.name), list(text), complete) == read
+    for call in read.calls:
+        if call.whole:
+            assert isinstance(json.loads(call.arguments), dict)

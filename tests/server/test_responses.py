@@ -41,6 +41,7 @@ def check(response):
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
     assert usage.output_tokens == len(ANSWER.encode()) + 1
     assert usage.input_tokens_details.cached_tokens >= 0
+    assert usage.output_tokens_details.reasoning_tokens == len("<think>\nHm.\n</think>")
 
 
 def test_a_response(client, tokenizer):
@@ -70,6 +71,11 @@ def test_a_stream(client):
     assert "".join(thought) == "Hm."
     kinds = [event.item.type for event in events if event.type == "response.output_item.added"]
     assert kinds == ["reasoning", "message", "function_call", "function_call"]
+    pieces = [e for e in events if e.type == "response.function_call_arguments.delta"]
+    whole = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert len(pieces) > 20
+    for event in whole:
+        assert "".join(p.delta for p in pieces if p.item_id == event.item_id) == event.arguments
     done = [event.item for event in events if event.type == "response.output_item.done"]
     assert [item.id for item in done] == [item.id for item in events[-1].response.output]
 
@@ -84,6 +90,15 @@ def test_the_token_limit(client):
     assert response.status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
     assert response.output[0].content[0].text == "Hm."[: 12 - len("<think>\n")]
+
+
+def test_a_call_that_the_limit_cuts_off(client):
+    limit = len(ANSWER.encode()) - len('서울", "days": 1}}\n</tool_call>'.encode())
+    fields = {"model": MODEL, "input": "Hi", "tools": [TOOL], "max_output_tokens": limit}
+    *_, last = client.responses.create(**fields, stream=True)
+    for response in (client.responses.create(**fields), last.response):
+        assert response.output[-1].status == response.status == "incomplete"
+        assert response.output[-1].arguments == '{"city": "'
 
 
 def test_the_items_of_a_conversation_reach_the_template(client, tokenizer):

@@ -15,7 +15,7 @@ from kt.server.profile import profile_of
 from kt.server.tool_parsers import TOOL_FORMS
 from tests.fakes import FakeExecutor, replying
 from tests.server.harness import MODEL, TextTokenizer, running
-from tests.server.test_output_forms import TWO_CALLS, parser
+from tests.server.test_output_forms import BY_PARAMETER, TWO_CALLS, parser
 from tests.server.test_output_forms import message as message_of
 
 WEATHER = {
@@ -82,6 +82,43 @@ def test_two_calls(form):
     assert len(first) == 1
 
 
+@pytest.mark.parametrize("form", TWO_CALLS)
+def test_a_call_s_arguments_are_streamed(form):
+    with client(f"{{{{ tools }}}} {SIGNS[form]}", TWO_CALLS[form]) as (opened, _):
+        deltas = [
+            call
+            for chunk in ask(opened, stream=True)
+            for call in chunk.choices[0].delta.tool_calls or ()
+        ]
+    for number in (0, 1):
+        head, *pieces = [call for call in deltas if call.index == number]
+        assert (head.type, head.function.name, head.function.arguments) == (
+            "function",
+            "weather",
+            "",
+        )
+        assert all(call.id is call.function.name is None for call in pieces)
+        assert len(pieces) > (2 if form in BY_PARAMETER else 8)
+
+
+def test_a_call_that_breaks_off():
+    """The client gets what the model wrote, and is not told that there are calls to make."""
+    start = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
+    for rest, fields, reason, content in [
+        ('is" "days"}}</tool_call>', {}, "stop", '"days"}}</tool_call>'),
+        ('is"}}</tool_call>', {"max_tokens": len(start)}, "length", None),
+    ]:
+        with client("<tool_call> tools", start + rest) as (opened, _):
+            choice = ask(opened, **fields).choices[0]
+            message, streamed_reason = joined(ask(opened, stream=True, **fields))
+        assert choice.finish_reason == streamed_reason == reason
+        (call,) = choice.message.tool_calls
+        assert message["calls"] == [["weather", call.function.arguments]]
+        assert '{"city": "Paris" '.startswith(call.function.arguments)
+        assert choice.message.content == content
+        assert message["content"] == (content or "")
+
+
 def test_the_client_s_own_stream_helper_joins_the_calls():
     with client("<tool_call> tools", "Well.\n" + TWO_CALLS["hermes"]) as (opened, _):
         with opened.chat.completions.stream(
@@ -95,8 +132,14 @@ def test_the_client_s_own_stream_helper_joins_the_calls():
 def test_a_thought_is_told_apart():
     reply = "<think>\nThey want\n the weather.\n</think>\n\nIt is fine."
     with client("<think></think>", reply) as (opened, _):
-        message = ask(opened, tools=[]).choices[0].message
+        whole = ask(opened, tools=[])
+        message = whole.choices[0].message
         streamed, reason = joined(ask(opened, tools=[], stream=True))
+        options = {"stream": True, "stream_options": {"include_usage": True}, "n": 2}
+        *_, last = ask(opened, tools=[], **options)
+    thought = len("<think>\nThey want\n the weather.\n</think>")  # a token a byte
+    assert whole.usage.completion_tokens_details.reasoning_tokens == thought
+    assert last.usage.completion_tokens_details.reasoning_tokens == 2 * thought
     assert message.reasoning_content == "They want\n the weather."
     assert message.content == "It is fine."
     assert streamed == {

@@ -6,52 +6,18 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from kt.engine.request import Delta, TokenInfo
+from kt.server.answer_reader import AnswerReader, read
 from kt.server.chat import Turn
 from kt.server.generation import Answer
-from kt.server.output import Message, OutputParser, Piece
+from kt.server.output import Piece, Text
 from kt.server.stream import Choice
-from kt.server.tool_parsers import Call
+from kt.server.tool_parsers import Call, CallStart, CallText
 
 if TYPE_CHECKING:
     from kt.tokenizer import Tokenizer
 
 
-class Reader:
-    """Reads one answer. calls: how many tool calls were told."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._parser: OutputParser = turn.parser()
-        self._parallel = turn.parallel
-        self.calls = 0
-
-    def push(self, text: str) -> list[Piece]:
-        return self._kept(self._parser.push(text))
-
-    def finish(self, reason: str) -> list[Piece]:
-        """reason: why the engine ended the answer."""
-        return self._kept(self._parser.finish(reason == "stop"))
-
-    def _kept(self, pieces: list[Piece]) -> list[Piece]:
-        kept = []
-        for piece in pieces:
-            if isinstance(piece, Call):
-                if self.calls and not self._parallel:
-                    continue
-                self.calls += 1
-            kept.append(piece)
-        return kept
-
-
-def read(turn: Turn, answer: Answer) -> Message:
-    """The message of a whole answer."""
-    assert answer.finished is not None
-    reader, message = Reader(turn), Message()
-    message.add(reader.push("".join(answer.text)))
-    message.add(reader.finish(answer.finished.reason))
-    return message
-
-
-def call_id(call: Call) -> str:
+def call_id(call: Call | CallStart) -> str:
     """The model's own name for the call, or a new one."""
     return call.id or f"call_{uuid.uuid4().hex[:24]}"
 
@@ -65,13 +31,14 @@ class ChatForm:
         self._tokenizer = tokenizer
         self._turn = turn
         self._logprobs = logprobs
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, AnswerReader] = {}
+        self.reasoning_tokens = 0
 
     def opening(self, index: int) -> list[Choice]:
         return [self._chunk(index, {"role": "assistant", "content": "", "refusal": None})]
 
     def piece(self, index: int, delta: Delta) -> list[Choice]:
-        chunks = self._told(index, self._reader(index).push(delta.text))
+        chunks = self._told(index, self._reader(index).push(delta))
         if self._logprobs and delta.tokens:
             chunks = chunks or [self._chunk(index, {})]
             chunks[0]["logprobs"] = self._logprobs_of(delta.tokens)
@@ -80,12 +47,15 @@ class ChatForm:
     def ending(self, index: int, reason: str) -> list[Choice]:
         reader = self._reader(index)
         chunks = self._told(index, reader.finish(reason))
+        self.reasoning_tokens += reader.reasoning_tokens
         reason = _finish_reason(reason, reader.calls)
         return [*chunks, {**self._chunk(index, {}), "finish_reason": reason}]
 
     def whole(self, index: int, answer: Answer, reason: str) -> Choice:
-        told = read(self._turn, answer)
-        calls = told.calls if self._turn.parallel else told.calls[:1]
+        reader = self._reader(index)
+        told = read(reader, answer)
+        calls = told.calls
+        self.reasoning_tokens += reader.reasoning_tokens
         message: dict[str, Any] = {
             "role": "assistant",
             "content": told.content if told.content or not calls else None,
@@ -106,24 +76,22 @@ class ChatForm:
             "index": index,
             "message": message,
             "logprobs": self._logprobs_of(answer.tokens) if self._logprobs else None,
-            "finish_reason": _finish_reason(reason, len(calls)),
+            "finish_reason": _finish_reason(reason, reader.calls),
         }
 
-    def _reader(self, index: int) -> Reader:
+    def _reader(self, index: int) -> AnswerReader:
         if index not in self._readers:
-            self._readers[index] = Reader(self._turn)
+            self._readers[index] = AnswerReader(self._turn)
         return self._readers[index]
 
     def _told(self, index: int, pieces: list[Piece]) -> list[Choice]:
         chunks = []
-        first = self._reader(index).calls - sum(isinstance(piece, Call) for piece in pieces)
+        number = self._reader(index).begun - 1 - sum(isinstance(p, CallStart) for p in pieces)
         for piece in pieces:
-            if isinstance(piece, Call):
-                chunks += [self._chunk(index, {"tool_calls": [c]}) for c in _call(first, piece)]
-                first += 1
-            else:
-                field = "content" if piece.kind == "content" else "reasoning_content"
-                chunks.append(self._chunk(index, {field: piece.text}))
+            number += isinstance(piece, CallStart)
+            delta = _delta(number, piece)
+            if delta:
+                chunks.append(self._chunk(index, delta))
         return chunks
 
     @staticmethod
@@ -139,14 +107,23 @@ class ChatForm:
         return {**_entry(token.text, token.logprob), "top_logprobs": best}
 
 
-def _call(number: int, call: Call) -> list[dict[str, Any]]:
-    """The deltas of a call: its name, then its arguments."""
-    function = {"name": call.name, "arguments": ""}
-    head = {"index": number, "id": call_id(call), "type": "function", "function": function}
-    return [head, {"index": number, "function": {"arguments": call.arguments}}]
+def _delta(number: int, piece: Piece) -> dict[str, Any]:
+    """number: of the call that the piece belongs to, if it does."""
+    match piece:
+        case Text(kind, text):
+            return {"content" if kind == "content" else "reasoning_content": text}
+        case CallStart():
+            function = {"name": piece.name, "arguments": ""}
+            head = {"id": call_id(piece), "type": "function", "function": function}
+            return {"tool_calls": [{"index": number, **head}]}
+        case CallText(text):
+            return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+        case _:
+            return {}
 
 
 def _finish_reason(reason: str, calls: int) -> str:
+    """calls: whole ones."""
     return "tool_calls" if calls and reason == "stop" else reason
 
 

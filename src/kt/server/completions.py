@@ -32,6 +32,7 @@ class CompletionForm:
     id_prefix = "cmpl-"
     object = "text_completion"
     chunk_object = "text_completion"
+    reasoning_tokens = 0  # a raw text has no thoughts that are told apart
 
     def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, prompts: list[list[int]]):
         self._tokenizer = tokenizer

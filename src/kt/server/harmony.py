@@ -10,9 +10,9 @@ import re
 from typing import Final, Literal
 
 from kt.server.marks import find, held
-from kt.server.output import Piece, Text
-from kt.server.tool_parsers import Malformed
-from kt.server.tool_parsers.call import make, read_json
+from kt.server.output import Piece, Span, Text
+from kt.server.tool_parsers import CallReader
+from kt.server.tool_parsers.token_calls import JsonArguments
 
 NAME: Final = "harmony"
 SIGN: Final = "<|channel|>"
@@ -27,16 +27,20 @@ class HarmonyParser:
     """See OutputParser. tools: whether calls are expected; else their arguments are text."""
 
     def __init__(self, *, tools: bool) -> None:
+        self.thoughts: list[Span] = []
         self._tools = tools
         self._text = ""
+        self._pushed = 0  # characters
+        self._message = 0  # where the one that is being read begins
         self._header = True  # reading a header, else a body
-        self._kind: Literal["content", "reasoning", "call"] = "content"
-        self._name = ""
+        self._kind: Literal["content", "reasoning"] = "content"
+        self._call: CallReader | None = None  # reads the body, if it is a call
         self._said: set[str] = set()  # kinds that have some text
         self._join = False  # the next text follows that of an earlier message
 
     def push(self, text: str) -> list[Piece]:
         self._text += text
+        self._pushed += len(text)
         pieces: list[Piece] = []
         while (self._read_header if self._header else self._read_body)(pieces):
             pass
@@ -44,16 +48,13 @@ class HarmonyParser:
 
     def finish(self, complete: bool = True) -> list[Piece]:
         pieces: list[Piece] = []
-        if self._header:
-            text = self._text
-            # A header alone says nothing; text without any mark is an answer in no form at all.
-            if not any(mark in text for mark in MARKS) and text.strip() != "assistant":
-                self._tell(pieces, "content", text)
-        elif self._kind == "call":
-            self._end_call(pieces, self._text)
-        else:
-            self._tell(pieces, self._kind, self._text)
-        self._text = ""
+        text, self._text = self._text, ""
+        if not self._header:
+            self._body(pieces, text)
+            self._end_body(pieces, cut=not complete)
+        # A header alone says nothing; text without any mark is an answer in no form at all.
+        elif not any(mark in text for mark in MARKS) and text.strip() != "assistant":
+            self._tell(pieces, "content", text)
         return pieces
 
     def _read_header(self, pieces: list[Piece]) -> bool:
@@ -64,38 +65,51 @@ class HarmonyParser:
         channel = _CHANNEL.search(header)
         recipient = _RECIPIENT.search(header)
         self._header, self._join = False, True
+        self._kind = "reasoning" if channel and channel[1] == "analysis" else "content"
         if recipient and self._tools:
-            self._kind, self._name = "call", recipient[1]
-        elif channel and channel[1] == "analysis":
-            self._kind = "reasoning"
-        else:
-            self._kind = "content"
+            self._call = JsonArguments(recipient[1])
         return True
 
     def _read_body(self, pieces: list[Piece]) -> bool:
         found = find(self._text, ENDS)
         if found is None:
-            if self._kind != "call":
-                end = len(self._text) - held(self._text, ENDS)
-                self._tell(pieces, self._kind, self._text[:end])
-                self._text = self._text[end:]
+            end = len(self._text) - held(self._text, ENDS)
+            text, self._text = self._text[:end], self._text[end:]
+            self._body(pieces, text)
             return False
         at, mark = found
         body, self._text = self._text[:at], self._text[at + len(mark) :]
-        if self._kind == "call":
-            self._end_call(pieces, body)
-        else:
-            self._tell(pieces, self._kind, body)
         self._header = True
         if mark == SIGN:  # belongs to the next header
             self._text = SIGN + self._text
+        self._body(pieces, body)
+        self._end_body(pieces)
         return True
 
-    def _end_call(self, pieces: list[Piece], body: str) -> None:
-        try:
-            pieces.append(make(self._name, read_json(body)))
-        except Malformed:
-            self._tell(pieces, "content", body)
+    def _body(self, pieces: list[Piece], text: str) -> None:
+        """More of the message."""
+        if self._call is None:
+            self._tell(pieces, self._kind, text)
+            return
+        pieces += self._call.push(text)
+        if self._call.failed:
+            self._no_call(pieces, self._call)
+
+    def _end_body(self, pieces: list[Piece], *, cut: bool = False) -> None:
+        if self._call is not None:
+            call = self._call
+            pieces += call.finish(cut=cut)
+            if call.failed:
+                self._no_call(pieces, call)
+            self._call = None
+        elif self._kind == "reasoning":
+            self.thoughts.append((self._message, self._pushed - len(self._text)))
+        self._message = self._pushed - len(self._text)
+
+    def _no_call(self, pieces: list[Piece], call: CallReader) -> None:
+        """What is no part of a call is text."""
+        self._call, self._kind = None, "content"
+        self._tell(pieces, "content", call.rest + call.left)
 
     def _tell(self, pieces: list[Piece], kind: Literal["content", "reasoning"], text: str) -> None:
         if not text:

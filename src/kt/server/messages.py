@@ -8,8 +8,8 @@ from typing import Any
 
 from kt.engine.request import Finished
 from kt.server.chat_form import call_id
-from kt.server.output import Piece
-from kt.server.tool_parsers import Call
+from kt.server.output import Piece, Text
+from kt.server.tool_parsers import CallEnd, CallStart, CallText
 
 Event = dict[str, Any]
 
@@ -20,6 +20,8 @@ class MessagesForm:
     def __init__(self, model: str, prompt_tokens: int) -> None:
         self._content: list[dict[str, Any]] = []
         self._growing = ""  # kind of the last block, if it still grows
+        self._arguments = ""  # of the call that grows
+        self._called = False  # a whole call was told
         self._message: dict[str, Any] = {
             "id": f"msg_{uuid.uuid4().hex}",
             "type": "message",
@@ -35,30 +37,34 @@ class MessagesForm:
         return [{"type": "message_start", "message": dict(self._message)}]
 
     def add(self, piece: Piece) -> list[Event]:
-        if isinstance(piece, Call):
-            return self._call(piece)
-        kind = "text" if piece.kind == "content" else "thinking"
-        events: list[Event] = []
-        if self._growing != kind:
-            events = self._close()
-            signature = {"signature": ""} if kind == "thinking" else {}
-            events += self._open({"type": kind, kind: "", **signature})
-            self._growing = kind
-        self._content[-1][kind] += piece.text
-        return [*events, self._delta({"type": f"{kind}_delta", kind: piece.text})]
+        match piece:
+            case Text():
+                return self._text("text" if piece.kind == "content" else "thinking", piece.text)
+            case CallStart():
+                head = {"type": "tool_use", "id": call_id(piece), "name": piece.name, "input": {}}
+                self._arguments = ""
+                return self._close() + self._open(head)
+            case CallText(text):
+                self._arguments += text
+                return [self._delta({"type": "input_json_delta", "partial_json": text})]
+            case CallEnd(whole):
+                self._called = self._called or whole
+                # Of a call that broke off nothing may be run; the stop reason says that it did.
+                self._content[-1]["input"] = json.loads(self._arguments) if whole else {}
+                return self._stop()
 
-    def end(self, finished: Finished) -> list[Event]:
+    def end(self, finished: Finished, reasoning_tokens: int) -> list[Event]:
         events = self._close()
         if not self._content:  # clients expect at least one block
             events += self._open({"type": "text", "text": ""}) + self._stop()
-        called = any(block["type"] == "tool_use" for block in self._content)
-        reason = "tool_use" if called else "stop_sequence" if finished.stop else "end_turn"
+        reason = "tool_use" if self._called else "stop_sequence" if finished.stop else "end_turn"
         if finished.reason == "length":
             reason = "max_tokens"
         usage = _usage(finished.prompt_tokens, finished.cached_tokens, finished.completion_tokens)
+        details = {"output_tokens_details": {"thinking_tokens": reasoning_tokens}}
         stop = {"stop_reason": reason, "stop_sequence": finished.stop}
-        self._message |= {**stop, "content": self._content, "usage": usage}
-        delta = {"type": "message_delta", "delta": stop, "usage": usage}
+        self._message |= {**stop, "content": self._content, "usage": {**usage, **details}}
+        delta = {"type": "message_delta", "delta": stop, "usage": {**usage, **details}}
         return [*events, delta, {"type": "message_stop"}]
 
     def fail(self, message: str, code: str) -> list[Event]:
@@ -69,13 +75,16 @@ class MessagesForm:
         """The message, after `end`."""
         return self._message
 
-    def _call(self, call: Call) -> list[Event]:
-        id_ = call_id(call)
-        head = {"type": "tool_use", "id": id_, "name": call.name, "input": {}}
-        events = self._close() + self._open(head)
-        events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
-        self._content[-1]["input"] = json.loads(call.arguments)
-        return events + self._stop()
+    def _text(self, kind: str, text: str) -> list[Event]:
+        """kind: "text" or "thinking"."""
+        events: list[Event] = []
+        if self._growing != kind:
+            events = self._close()
+            signature = {"signature": ""} if kind == "thinking" else {}
+            events += self._open({"type": kind, kind: "", **signature})
+            self._growing = kind
+        self._content[-1][kind] += text
+        return [*events, self._delta({"type": f"{kind}_delta", kind: text})]
 
     def _open(self, block: dict[str, Any]) -> list[Event]:
         self._content.append(block)

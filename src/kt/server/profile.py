@@ -34,6 +34,11 @@ class Profile:
         return self.tools is None
 
     @property
+    def thinks(self) -> bool:
+        """Whether answers may hold thoughts."""
+        return self.harmony or self.reasoning is not None
+
+    @property
     def shown(self) -> tuple[str, ...]:
         """Special tokens that the parser has to see."""
         if self.tools is None:

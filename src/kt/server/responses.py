@@ -8,9 +8,9 @@ from typing import Any
 
 from kt.engine.request import Finished
 from kt.server.chat_form import call_id
-from kt.server.output import Piece
+from kt.server.output import Piece, Text
 from kt.server.responses_request import ResponsesRequest
-from kt.server.tool_parsers import Call
+from kt.server.tool_parsers import CallEnd, CallStart, CallText
 
 Event = dict[str, Any]
 
@@ -55,17 +55,18 @@ class ResponsesForm:
         ]
 
     def add(self, piece: Piece) -> list[Event]:
-        if isinstance(piece, Call):
-            return self._close() + self._call(piece)
-        kind = "message" if piece.kind == "content" else "reasoning"
-        events = [] if self._current == kind else self._close() + self._open(kind)
-        part = self._output[-1]["content"][0]
-        part["text"] += piece.text
-        name = "response.output_text" if kind == "message" else "response.reasoning_text"
-        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-        return [*events, self._in_part(f"{name}.delta", delta=piece.text, **more)]
+        match piece:
+            case Text():
+                return self._text("message" if piece.kind == "content" else "reasoning", piece.text)
+            case CallStart():
+                return self._close() + self._open_call(piece)
+            case CallText(text):
+                self._output[-1]["arguments"] += text
+                return [self._in_item("response.function_call_arguments.delta", delta=text)]
+            case CallEnd(whole):
+                return self._close_call(whole)
 
-    def end(self, finished: Finished) -> list[Event]:
+    def end(self, finished: Finished, reasoning_tokens: int) -> list[Event]:
         cut = finished.reason == "length"
         events = self._close(cut)
         status = "incomplete" if cut else "completed"
@@ -77,7 +78,7 @@ class ResponsesForm:
                 "input_tokens": finished.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": finished.cached_tokens},
                 "output_tokens": finished.completion_tokens,
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
                 "total_tokens": finished.prompt_tokens + finished.completion_tokens,
             },
         }
@@ -146,24 +147,34 @@ class ResponsesForm:
             events = [self._in_part("response.reasoning_text.done", text=part["text"])]
         return [*events, self._item("response.output_item.done")]
 
-    def _call(self, call: Call) -> list[Event]:
-        item = {
-            "id": f"fc_{uuid.uuid4().hex}",
-            "type": "function_call",
-            "call_id": call_id(call),
-            "name": call.name,
-            "arguments": "",
-            "status": "in_progress",
-        }
-        self._output.append(item)
-        events = [
-            self._item("response.output_item.added"),
-            self._in_item("response.function_call_arguments.delta", delta=call.arguments),
-        ]
-        item |= {"arguments": call.arguments, "status": "completed"}
-        named = {"name": call.name, "arguments": call.arguments}
-        events.append(self._in_item("response.function_call_arguments.done", **named))
-        return [*events, self._item("response.output_item.done")]
+    def _text(self, kind: str, text: str) -> list[Event]:
+        """kind: of the item that grows."""
+        events = [] if self._current == kind else self._close() + self._open(kind)
+        part = self._output[-1]["content"][0]
+        part["text"] += text
+        name = "response.output_text" if kind == "message" else "response.reasoning_text"
+        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+        return [*events, self._in_part(f"{name}.delta", delta=text, **more)]
+
+    def _open_call(self, call: CallStart) -> list[Event]:
+        self._output.append(
+            {
+                "id": f"fc_{uuid.uuid4().hex}",
+                "type": "function_call",
+                "call_id": call_id(call),
+                "name": call.name,
+                "arguments": "",
+                "status": "in_progress",
+            }
+        )
+        return [self._item("response.output_item.added")]
+
+    def _close_call(self, whole: bool) -> list[Event]:
+        item = self._output[-1]
+        item["status"] = "completed" if whole else "incomplete"
+        named = {"name": item["name"], "arguments": item["arguments"]}
+        done = self._in_item("response.function_call_arguments.done", **named)
+        return [done, self._item("response.output_item.done")]
 
 
 def _copy(item: dict[str, Any]) -> dict[str, Any]:

@@ -23,11 +23,12 @@ Choice = dict[str, Any]
 
 
 class Form(Protocol):
-    """How one endpoint words its choices."""
+    """How one endpoint words its choices. reasoning_tokens: of all those that have ended."""
 
     id_prefix: str
     object: str
     chunk_object: str
+    reasoning_tokens: int
 
     def opening(self, index: int) -> list[Choice]:
         """The chunks that precede an answer's text."""
@@ -55,7 +56,7 @@ async def respond(
         answers.cancel()
     finished = [answer.finished for answer in whole if answer.finished is not None]
     choices = [form.whole(i, answer, finished[i].reason) for i, answer in enumerate(whole)]
-    usage = usage_of(finished, body.n)
+    usage = usage_of(finished, body.n, form.reasoning_tokens)
     return JSONResponse({**head, "object": form.object, "choices": choices, "usage": usage})
 
 
@@ -104,7 +105,9 @@ async def _events(
                 for choice in choices:
                     yield event({**head, "choices": [choice]})
         if body.include_usage:
-            yield event({**head, "choices": [], "usage": usage_of(finished, body.n)})
+            yield event(
+                {**head, "choices": [], "usage": usage_of(finished, body.n, form.reasoning_tokens)}
+            )
         yield b"data: [DONE]\n\n"
     except ApiError as error:
         yield event(error.content())
@@ -112,7 +115,7 @@ async def _events(
         yield event(internal(error).content())
 
 
-def usage_of(finished: Iterable[Finished], n: int) -> dict[str, Any]:
+def usage_of(finished: Iterable[Finished], n: int, reasoning: int) -> dict[str, Any]:
     """Token counts. The n answers to a prompt share it, so it counts once, as OpenAI does."""
     ends = list(finished)
     prompt = sum(end.prompt_tokens for end in ends) // n
@@ -122,4 +125,5 @@ def usage_of(finished: Iterable[Finished], n: int) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends) // n},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }

@@ -10,8 +10,8 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
 from kt.engine.request import Delta, Finished
+from kt.server.answer_reader import AnswerReader
 from kt.server.chat import Turn
-from kt.server.chat_form import Reader
 from kt.server.errors import ApiError, internal, kind_of
 from kt.server.generation import Answers, collect, while_connected
 from kt.server.output import Piece
@@ -23,7 +23,7 @@ class TypedForm(Protocol):
 
     def begin(self) -> list[dict[str, Any]]: ...
     def add(self, piece: Piece) -> list[dict[str, Any]]: ...
-    def end(self, finished: Finished) -> list[dict[str, Any]]: ...
+    def end(self, finished: Finished, reasoning_tokens: int) -> list[dict[str, Any]]: ...
     def fail(self, message: str, code: str) -> list[dict[str, Any]]: ...
     def whole(self) -> dict[str, Any]: ...
 
@@ -39,31 +39,29 @@ async def respond(
     finally:
         answers.cancel()
     assert answer.finished is not None
-    reader = Reader(turn)
-    text = "".join(answer.text)
-    for piece in [*reader.push(text), *reader.finish(answer.finished.reason)]:
+    reader = AnswerReader(turn)
+    whole = Delta("".join(answer.text), answer.tokens)
+    for piece in [*reader.push(whole), *reader.finish(answer.finished.reason)]:
         form.add(piece)
-    form.end(answer.finished)
+    form.end(answer.finished, reader.reasoning_tokens)
     return JSONResponse(form.whole())
 
 
 async def _events(answers: Answers, turn: Turn, form: TypedForm) -> AsyncIterator[bytes]:
-    reader = Reader(turn)
+    reader = AnswerReader(turn)
     try:
         for sent in form.begin():
             yield event(sent, sent["type"])
         async with aclosing(answers.events()) as incoming:
             async for _, news in incoming:
                 pieces = (
-                    reader.push(news.text)
-                    if isinstance(news, Delta)
-                    else reader.finish(news.reason)
+                    reader.push(news) if isinstance(news, Delta) else reader.finish(news.reason)
                 )
                 for piece in pieces:
                     for sent in form.add(piece):
                         yield event(sent, sent["type"])
                 if isinstance(news, Finished):
-                    for sent in form.end(news):
+                    for sent in form.end(news, reader.reasoning_tokens):
                         yield event(sent, sent["type"])
     except Exception as error:
         told = error if isinstance(error, ApiError) else internal(error)

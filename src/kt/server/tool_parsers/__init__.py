@@ -1,6 +1,7 @@
 """The forms in which models write tool calls, one row each.
 
-A call's text is held back until its closing mark; then it is a call, or it is shown as it is.
+A call is told as soon as it is certain to be one, its arguments as they come. What is none is shown
+as it is.
 """
 
 from __future__ import annotations
@@ -13,9 +14,21 @@ from typing import Any, Final
 
 from kt.errors import ModelError
 from kt.server.tool_parsers import json_calls, token_calls, xml_calls
-from kt.server.tool_parsers.call import Call, Malformed, Tools, Unfinished
+from kt.server.tool_parsers.call import Call, CallEnd, CallPiece, CallStart, CallText, Tools
+from kt.server.tool_parsers.reader import CallReader
 
-__all__ = ["TOOL_FORMS", "Call", "Malformed", "ToolForm", "Tools", "Unfinished", "tool_form"]
+__all__ = [
+    "TOOL_FORMS",
+    "Call",
+    "CallEnd",
+    "CallPiece",
+    "CallReader",
+    "CallStart",
+    "CallText",
+    "ToolForm",
+    "Tools",
+    "tool_form",
+]
 
 
 @dataclass(frozen=True)
@@ -23,8 +36,8 @@ class ToolForm:
     """signs: texts by one of which, and by `also`, a chat template is known to teach this form; the
     first row wins.
 
-    opening, closing: the marks around what `parse` reads; dropped: marks around those that mean
-    nothing by themselves; bare: reads an answer that is a call without marks. Both raise Malformed.
+    opening, closing: the marks around what a `reader` reads; dropped: marks around those that mean
+    nothing by themselves; bare: reads an answer that is a call without marks.
 
     The rest is what a grammar forces: `first`, calls with `joint` between them, `last`; a call is
     `before` (%s: its name, %i: its number), arguments, `after`; arguments: "json", or how one is
@@ -35,11 +48,11 @@ class ToolForm:
     signs: tuple[str, ...]
     opening: str
     closing: str
-    parse: Callable[[str, Tools], list[Call]]
+    reader: Callable[[Tools], CallReader]
     before: str
     after: str
     dropped: tuple[str, ...] = ()
-    bare: Callable[[str, Tools], list[Call]] | None = None
+    bare: Callable[[Tools], CallReader] | None = None
     first: str = ""
     last: str = ""
     joint: str = "\n"
@@ -79,7 +92,7 @@ TOOL_FORMS: Final = (
         opening="<|tool_call_begin|>",
         closing="<|tool_call_end|>",
         dropped=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        parse=token_calls.parse_kimi,
+        reader=token_calls.KimiCalls,
         first="<|tool_calls_section_begin|>",
         before="<|tool_call_begin|>functions.%s:%i<|tool_call_argument_begin|>",
         after="<|tool_call_end|>",
@@ -91,7 +104,7 @@ TOOL_FORMS: Final = (
         signs=("<minimax:tool_call>",),
         opening="<minimax:tool_call>",
         closing="</minimax:tool_call>",
-        parse=xml_calls.parse_invoke,
+        reader=xml_calls.InvokeCalls,
         first="<minimax:tool_call>\n",
         before='<invoke name="%s">\n',
         arguments='<parameter name="%s">|</parameter>\n',
@@ -106,7 +119,7 @@ TOOL_FORMS: Final = (
         opening="<｜tool▁call▁begin｜>",
         closing="<｜tool▁call▁end｜>",
         dropped=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        parse=token_calls.parse_deepseek,
+        reader=token_calls.DeepseekCalls,
         first="<｜tool▁calls▁begin｜>",
         before="<｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n",
         after="\n```<｜tool▁call▁end｜>",
@@ -118,7 +131,7 @@ TOOL_FORMS: Final = (
         opening="<｜tool▁call▁begin｜>",
         closing="<｜tool▁call▁end｜>",
         dropped=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        parse=token_calls.parse_deepseek,
+        reader=token_calls.DeepseekCalls,
         first="<｜tool▁calls▁begin｜>",
         before="<｜tool▁call▁begin｜>%s<｜tool▁sep｜>",
         after="<｜tool▁call▁end｜>",
@@ -130,7 +143,7 @@ TOOL_FORMS: Final = (
         signs=("<arg_key>",),
         opening="<tool_call>",
         closing="</tool_call>",
-        parse=xml_calls.parse_pairs,
+        reader=xml_calls.PairCalls,
         before="<tool_call>%s\n",
         arguments="<arg_key>%s</arg_key>\n<arg_value>|</arg_value>\n",
         after="</tool_call>",
@@ -140,7 +153,7 @@ TOOL_FORMS: Final = (
         signs=("<function=",),
         opening="<tool_call>",
         closing="</tool_call>",
-        parse=xml_calls.parse_function,
+        reader=xml_calls.FunctionCalls,
         before="<tool_call>\n<function=%s>\n",
         arguments="<parameter=%s>\n|\n</parameter>\n",
         after="</function>\n</tool_call>",
@@ -150,8 +163,8 @@ TOOL_FORMS: Final = (
         signs=("<|python_tag|>", '"parameters": dictionary of argument name'),
         opening="<|python_tag|>",
         closing="",
-        parse=json_calls.parse,
-        bare=json_calls.parse_bare,
+        reader=json_calls.JsonCalls,
+        bare=json_calls.BareJsonCalls,
         before='{"name": "%s", "parameters": ',
         after="}",
         joint="; ",
@@ -161,7 +174,7 @@ TOOL_FORMS: Final = (
         signs=("<tool_call>",),
         opening="<tool_call>",
         closing="</tool_call>",
-        parse=json_calls.parse,
+        reader=json_calls.JsonCalls,
         before='<tool_call>\n{"name": "%s", "arguments": ',
         after="}\n</tool_call>",
     ),

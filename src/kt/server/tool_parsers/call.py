@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,63 +15,42 @@ class Malformed(ValueError):
     """The text is no call in this form."""
 
 
-class Unfinished(Malformed):
-    """The text ends inside a string: what looked like the closing mark belongs to an argument."""
-
-
 @dataclass(frozen=True)
 class Call:
-    """arguments: JSON text of an object. id: the model's own name of the call, if it gives one."""
+    """arguments: JSON text of an object. id: the model's own name of the call, if it gives one.
+    whole: False if the model broke off or left the form; then arguments are the beginning of what
+    they would have been.
+    """
 
     name: str
     arguments: str
     id: str = field(default="", compare=False)
+    whole: bool = True
 
 
-def from_json(value: Any) -> Call:
-    """A call from {"name": ..., "arguments" or "parameters": ...}. Raises Malformed."""
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        raise Malformed("no name")
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):
-        arguments = read_json(arguments)
-    return make(value["name"], arguments)
+@dataclass(frozen=True)
+class CallStart:
+    """A call begins; its arguments follow. See Call."""
+
+    name: str
+    id: str = ""
 
 
-def make(name: str, arguments: Any, id_: str = "") -> Call:
-    """Raises Malformed unless arguments is an object and there is a name."""
-    if not name or not isinstance(arguments, dict):
-        raise Malformed("the arguments are no object")
-    try:
-        return Call(name, json.dumps(arguments, ensure_ascii=False), id_)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(str(error)) from None
+@dataclass(frozen=True)
+class CallText:
+    """The next piece of the arguments."""
+
+    text: str
 
 
-def read_json(text: str) -> Any:
-    """One JSON value and nothing behind it. Line breaks in strings are accepted."""
-    values = list(json_values(text))
-    if len(values) != 1:
-        raise Malformed(f"{len(values)} values")
-    return values[0]
+@dataclass(frozen=True)
+class CallEnd:
+    """The call is over. See Call."""
+
+    whole: bool
 
 
-def json_values(text: str) -> Iterator[Any]:
-    """JSON values one after the other, with spaces, commas or semicolons between them."""
-    decoder = json.JSONDecoder(strict=False)
-    at = 0
-    while at < len(text):
-        if text[at] in " \t\r\n;,":
-            at += 1
-            continue
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            unfinished = error.msg.startswith("Unterminated string")
-            raise (Unfinished if unfinished else Malformed)(error.msg) from None
-        except (ValueError, RecursionError) as error:
-            raise Malformed(str(error)) from None
-        yield value
+CallPiece = CallStart | CallText | CallEnd
 
 
 def types_of(schema: Any) -> set[str]:
@@ -103,8 +82,8 @@ def coerce(text: str, schema: Any) -> Any:
     if trimmed in ("True", "False", "None"):  # Python's spelling
         trimmed = {"True": "true", "False": "false", "None": "null"}[trimmed]
     try:
-        value = read_json(trimmed)
-    except Malformed:
+        value = json.loads(trimmed, strict=False)
+    except (ValueError, RecursionError):
         return text
     if "string" in types and not _allowed(value, types - {"string"}):
         return text

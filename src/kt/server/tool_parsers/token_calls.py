@@ -5,29 +5,62 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kt.server.tool_parsers.call import Call, Malformed, Tools, make, read_json
+from kt.server.tool_parsers.call import Malformed
+from kt.server.tool_parsers.reader import CallReader, Reading
 
 DEEPSEEK_SEPARATOR: Final = "<｜tool▁sep｜>"
 KIMI_SEPARATOR: Final = "<|tool_call_argument_begin|>"
-_FENCED: Final = re.compile(r"(.*?)\s*```(?:json)?\s*\n(.*)\n?```\s*", re.DOTALL)
 _KIMI_ID: Final = re.compile(r"(?:functions\.)?(.+?)(?::(\d+))?")
+_SPACE: Final = " \t\r\n"
+_FENCE: Final = "```"
+_AFTER: Final = _SPACE + "`}"
+"""The end of a fence; a bracket too many does no harm."""
 
 
-def parse_deepseek(body: str, tools: Tools) -> list[Call]:
+class JsonArguments(CallReader):
+    """The arguments of one call, whose name is known."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        super().__init__({})
+
+    def _read(self) -> Reading:
+        yield from self._arguments(self._name)
+        yield from self._nothing_else()
+
+    def _nothing_else(self) -> Reading:
+        if (yield from self._skip(_AFTER)):
+            raise Malformed("text behind the arguments")
+
+
+class DeepseekCalls(JsonArguments):
     """V3.1: NAME<sep>{...}. V3: function<sep>NAME, then {...} in a fence."""
-    kind, separator, rest = body.partition(DEEPSEEK_SEPARATOR)
-    if not separator:
-        raise Malformed("no separator")
-    fenced = _FENCED.fullmatch(rest)
-    if fenced and kind.strip() == "function":
-        return [make(fenced[1].strip(), read_json(fenced[2]))]
-    return [make(kind.strip(), read_json(rest))]
+
+    def __init__(self, tools: object) -> None:
+        super().__init__("")
+
+    def _read(self) -> Reading:
+        name = (yield from self._until(DEEPSEEK_SEPARATOR)).strip()
+        if not (yield from self._next_is(DEEPSEEK_SEPARATOR)):
+            raise Malformed("no separator")
+        if (yield from self._skip(_SPACE)) != "{" and name == "function":
+            name = (yield from self._until(_FENCE)).strip()
+            yield from self._next_is(_FENCE)
+            yield from self._next_is("json")
+        yield from self._arguments(name)
+        yield from self._nothing_else()
 
 
-def parse_kimi(body: str, tools: Tools) -> list[Call]:
+class KimiCalls(JsonArguments):
     """functions.NAME:INDEX<sep>{...}; the first part is the call's id."""
-    head, separator, rest = body.partition(KIMI_SEPARATOR)
-    match = _KIMI_ID.fullmatch(head.strip())
-    if not separator or match is None:
-        raise Malformed("no name")
-    return [make(match[1], read_json(rest), head.strip())]
+
+    def __init__(self, tools: object) -> None:
+        super().__init__("")
+
+    def _read(self) -> Reading:
+        head = (yield from self._until(KIMI_SEPARATOR)).strip()
+        match = _KIMI_ID.fullmatch(head)
+        if not (yield from self._next_is(KIMI_SEPARATOR)) or match is None:
+            raise Malformed("no name")
+        yield from self._arguments(match[1], head)
+        yield from self._nothing_else()
