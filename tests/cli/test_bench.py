@@ -16,6 +16,8 @@ from kt.bench import attention, experts, floors, model
 from kt.cli import app
 from kt.units import MIB
 from tests import installed
+from tests.fakes import FakeExecutor
+from tests.server.harness import running
 from tests.tiny import tiny_gguf, tiny_qwen3_moe_gguf
 
 Run = Callable[..., tuple[int, str, str]]
@@ -342,3 +344,63 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert any(words in done.stdout for words in ("experts", "Sequences at once", "Query heads"))
     assert done.stdout.splitlines()[-1] == "[] 0"
+
+
+def check_serving(report: dict[str, Any], counts: list[int]) -> None:
+    assert [point["streams"] for point in report["points"]] == counts
+    assert report["points"][0]["ratio"] == 1
+    for point in report["points"]:
+        rates = point["tokens_per_second"]
+        assert 0 < rates["median"] <= rates["best"]
+        for times in (point["first_seconds"], point["gap_seconds"]):
+            assert 0 < times["p50"] <= times["p90"] <= times["p99"]
+
+
+def test_a_server_that_runs(run: Run) -> None:
+    executor = FakeExecutor(latency=0.002)
+    with running(executor, api_keys=["secret"]) as server:
+        options = ("--streams", "1,3", "--tokens", "9", "--repeat", "2", "--api-key", "secret")
+        status, out, _ = run("serve", server.url, *options, "--json")
+        assert status == 0
+        report = json.loads(out)
+        check_serving(report, [1, 3])
+        # 3 rounds of 1 + 3 requests, 9 tokens each, whatever the model would have said.
+        assert server.engine.stats().completion_tokens == 3 * 4 * 9
+        # A step takes 2 ms and makes one token of every stream.
+        assert report["points"][1]["gap_seconds"]["p50"] >= 0.002
+        assert report["points"][0]["tokens_per_second"]["best"] <= 500
+        assert report["points"][1]["tokens_per_second"]["best"] <= 1500
+        status, out, _ = run("serve", server.url, *options)
+        assert status == 0 and out.count("\n") == 4
+        status, _, err = run("serve", server.url, "--api-key", "wrong")
+        assert status == 1 and "not valid" in err
+
+
+def test_what_is_no_server(run: Run) -> None:
+    status, _, err = run("serve", "http://127.0.0.1:9")
+    assert status == 1 and "127.0.0.1:9" in err
+    status, _, err = run("serve", "/no/such/file.gguf")
+    assert status == 4 and "/no/such/file.gguf" in err
+
+
+def test_a_model_that_does_not_start(run: Run, dense: Path) -> None:
+    status, _, err = run("serve", str(dense), "--streams", "300")
+    assert status == 1 and "did not start" in err and "300" in err
+
+
+def test_a_server_of_its_own(run: Run, dense: Path) -> None:
+    status, out, _ = run(
+        "serve", str(dense), "--streams", "2", "--tokens", "4", "--repeat", "1", "--json"
+    )
+    assert status == 0
+    check_serving(json.loads(out), [2])
+
+
+def test_a_server_that_breaks_off(run: Run) -> None:
+    def fail(batch: Any) -> None:
+        if len(batch.tokens) == 1:
+            raise RuntimeError("broken")
+
+    with running(FakeExecutor(fail=fail)) as server:
+        status, _, err = run("serve", server.url, "--streams", "1")
+        assert status == 1 and "broke off" in err

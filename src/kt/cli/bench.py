@@ -1,4 +1,4 @@
-"""`kt bench`: a model, one MoE layer, or attention, against the limits of this machine."""
+"""`kt bench`: a model, one MoE layer, or attention, against this machine's limits; a server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt.cli import bench_view, options, render, runnable
+from kt.cli.bench_serve import bench_serve
 from kt.cli.command import Command, Group
-from kt.errors import UsageError
 from kt.units import Choice
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kt.catalog import Entry
     from kt.machine.facts import Machine
 
 DEFAULT = "model"
@@ -36,8 +33,11 @@ bench = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure a model, one MoE layer, or attention, against the machine's limits.\n\n"
-    "kt bench MODEL measures a model, kt bench experts and kt bench attention a layer.",
+    "kt bench MODEL measures a model, kt bench experts and kt bench attention a layer, "
+    "kt bench serve a server.",
 )
+
+bench.command("serve", cls=Command)(bench_serve)
 
 AsJson = Annotated[bool, options.as_json("bench")]
 LayerRepeat = Annotated[
@@ -82,7 +82,7 @@ def bench_model(
 
     machine = _survey()
     prepared, wanted = measure.ready(
-        _locate(entry),
+        runnable.files(entry),
         machine,
         measure.Wanted(**numbers, decode=decode, repeat=repeat),
         name=entry.name,
@@ -130,7 +130,7 @@ def bench_experts(
     as_json: AsJson = False,
 ) -> None:
     """Measure one MoE layer with random weights."""
-    counts = _list("tokens", tokens)
+    counts = options.numbers("tokens", tokens)
     from kt.bench import experts as measure
     from kt.bench import formats
     from kt.bench.expert_weights import Sizes
@@ -183,7 +183,7 @@ def bench_attention(
     as_json: AsJson = False,
 ) -> None:
     """Measure attention over a long context (default: the heads of Qwen3-30B-A3B)."""
-    contexts = _list("context", context)
+    contexts = options.numbers("context", context)
     from kt.bench import attention as measure
     from kt.bench.attention_layer import Heads
     from kt.kernels.library import load
@@ -215,30 +215,8 @@ def _survey() -> Machine:
     return survey(gpus=False)
 
 
-def _locate(entry: Entry) -> Path:
-    """The model's files. A measurement downloads nothing."""
-    if entry.path is not None:
-        return entry.path
-    from kt import download
-
-    if not download.is_cached(entry):
-        raise UsageError(
-            f"{entry.repo} is not downloaded yet", hint=f"kt run {entry.name} downloads it."
-        )
-    return download.fetch(entry, offline=True)
-
-
 def _numbers(**texts: str | None) -> dict[str, tuple[int, ...] | None]:
     """Option -> its numbers, without repetitions; None where it was left out. Raises UsageError."""
-    return {name: None if text is None else _list(name, text) for name, text in texts.items()}
-
-
-def _list(name: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    bad = next((part for part in parts if not part.isdecimal() or int(part) < 1), None)
-    if bad is not None:
-        raise UsageError(
-            f"--{name} {text}: {bad or 'an empty entry'} is not a positive whole number",
-            hint=f"Numbers with commas between them: --{name} 1,8,128",
-        )
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return {
+        name: None if text is None else options.numbers(name, text) for name, text in texts.items()
+    }

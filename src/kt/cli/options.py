@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import settings
+from kt.errors import UsageError
 
 if TYPE_CHECKING:
     from kt.kernels.variants import Variant
@@ -41,3 +42,15 @@ def chosen_variant(machine: Machine, asked: str | None) -> Choice[Variant]:
 
     source = "--variant" if asked else "KT_VARIANT"
     return select(machine.cpu, asked or settings.load().variant, source=source)
+
+
+def numbers(name: str, text: str) -> tuple[int, ...]:
+    """The value of --name: numbers with commas between them, each once. Raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    bad = next((part for part in parts if not part.isdecimal() or int(part) < 1), None)
+    if bad is not None:
+        raise UsageError(
+            f"--{name} {text}: {bad or 'an empty entry'} is not a positive whole number",
+            hint=f"Numbers with commas between them: --{name} 1,8,128",
+        )
+    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -1,12 +1,14 @@
-"""Which models of the catalogue this version of kt can run."""
+"""Which models of the catalogue this version of kt can run, and where their files are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kt.errors import ModelError
+from kt.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kt.catalog import Entry
 
 READABLE_FORMATS = frozenset({"bf16", "fp8_block", "fp8_channel", "mxfp8", "mxfp4", "int4_group32"})
@@ -31,3 +33,16 @@ def check(entry: Entry) -> None:
             f"{entry.name} cannot run with this version of kt: {reason}",
             hint="`kt models` shows which models can.",
         )
+
+
+def files(entry: Entry) -> Path:
+    """The model's files on this machine: nothing is downloaded. Raises UsageError."""
+    if entry.path is not None:
+        return entry.path
+    from kt import download
+
+    if not download.is_cached(entry):
+        raise UsageError(
+            f"{entry.repo} is not downloaded yet", hint=f"kt run {entry.name} downloads it."
+        )
+    return download.fetch(entry, offline=True)

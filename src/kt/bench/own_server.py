@@ -1,0 +1,48 @@
+"""A `kt run` of one's own, for as long as it is measured."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from kt.errors import KtError
+
+_END_SECONDS: Final = 15.0
+"""More than the server needs to end by itself."""
+
+
+class NotStarted(KtError):
+    """The server ended before it was ready; the message is its own."""
+
+
+@contextmanager
+def started(model: str, options: Sequence[str]) -> Iterator[str]:
+    """The URL of a server for `model` on a free port, which ends with the context.
+
+    Raises NotStarted.
+    """
+    command = [sys.executable, "-m", "kt", "run", model, "--port", "0", *options]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert process.stdout is not None
+            ready = re.match(r"Ready: (\S+)/v1", process.stdout.readline())
+            if ready is None:
+                process.wait(_END_SECONDS)
+                log.seek(0)
+                raise NotStarted(f"kt run {model} did not start:\n{log.read().strip()}")
+            yield ready[1]
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
