@@ -149,9 +149,12 @@ inline vf vf_add_where(vf x, vf y, vm m) {
 inline int vm_pack(void *p, vi x, vm m) {
   alignas(32) int32_t lanes[16];
   vi_store(lanes, x);
+  const int bits = _mm256_movemask_ps(m.a) | _mm256_movemask_ps(m.b) << 8;
   int count = 0;
-  for (int bits = _mm256_movemask_ps(m.a) | _mm256_movemask_ps(m.b) << 8; bits; bits &= bits - 1)
-    std::memcpy(static_cast<char *>(p) + 4 * count++, lanes + __builtin_ctz(unsigned(bits)), 4);
+  for (int i = 0; i < 16; i++) {
+    std::memcpy(static_cast<char *>(p) + 4 * count, lanes + i, 4);
+    count += bits >> i & 1;
+  }
   return count;
 }
 
