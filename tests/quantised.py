@@ -270,7 +270,6 @@ AWQ_CONFIG = {
     "modules_to_not_convert": None,
 }
 
-_INT4 = "I4_Z128"
 _SCALE = {"ending": "_scale"}
 SCHEMES: dict[str, Scheme] = {
     "fp8_blocks": Scheme(fp8_config([128, 128]), fp8((128, 128)), "F8_G128"),
@@ -280,6 +279,8 @@ SCHEMES: dict[str, Scheme] = {
         "F8_G128",
     ),
     "fp8_blocks_64_256": Scheme(fp8_config([64, 256]), fp8((64, 256)), "F8_G128"),
+    "fp8_blocks_64": Scheme(fp8_config([64, 64]), fp8((64, 64), dtype=torch.bfloat16), "F8_G32"),
+    "fp8_blocks_1_32": Scheme(fp8_config([1, 32]), fp8((1, 32)), "F8_G32"),
     "fp8_blocks_32_e8m0": Scheme(
         fp8_config([32, 32], scale_fmt="ue8m0"),
         fp8((32, 32), dtype=torch.float8_e8m0fnu),
@@ -312,7 +313,7 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "ct_int4_32": Scheme(compressed(4, "int", "group", group_size=32), int4(32), "I4_B32"),
     "ct_int4_32_f16": Scheme(
-        compressed(4, "int", "group", group_size=32), int4(32, dtype=torch.float16), "I4_Z32"
+        compressed(4, "int", "group", group_size=32), int4(32, dtype=torch.float16), "I4_G32"
     ),
     "ct_int4_64_zeros": Scheme(
         compressed(4, "int", "group", group_size=64, symmetric=False),
@@ -320,9 +321,23 @@ SCHEMES: dict[str, Scheme] = {
         "I4_Z64",
     ),
     "ct_int4_128_bytes": Scheme(
-        compressed(4, "int", "group", group_size=128), int4(128, as_bytes=True), _INT4
+        compressed(4, "int", "group", group_size=128), int4(128, as_bytes=True), "I4_B128"
     ),
-    "ct_int4_channel": Scheme(compressed(4, "int", "channel"), int4(0), _INT4),
+    "ct_int4_64": Scheme(compressed(4, "int", "group", group_size=64), int4(64), "I4_B32"),
+    "ct_int4_128_zeros": Scheme(
+        compressed(4, "int", "group", group_size=128, symmetric=False),
+        int4(128, zeros=True),
+        "I4_Z128",
+    ),
+    "ct_int4_32_zeros_f16": Scheme(
+        compressed(4, "int", "group", group_size=32, symmetric=False),
+        int4(32, zeros=True, dtype=torch.float16),
+        "I4_Z32",
+    ),
+    "ct_int4_channel": Scheme(compressed(4, "int", "channel"), int4(0), "I4_B128"),
+    "ct_int4_channel_zeros": Scheme(
+        compressed(4, "int", "channel", symmetric=False), int4(0, zeros=True), "I4_Z128"
+    ),
     "ct_mxfp4": Scheme(
         compressed(4, "float", "group", form="mxfp4-pack-quantized", group_size=32),
         mxfp4(),
@@ -343,7 +358,8 @@ SCHEMES: dict[str, Scheme] = {
         fp8(None, rows=False, **_SCALE),
         "F8_ROW",
     ),
-    "gptq_v1": Scheme(gptq_config(128, "gptq"), gptq(128, plus=1, zeros=False), _INT4),
+    "gptq_v1": Scheme(gptq_config(128, "gptq"), gptq(128, plus=1, zeros=False), "I4_G128"),
+    "gptq_v2": Scheme(gptq_config(64, "gptq_v2"), gptq(64, plus=0, zeros=False), "I4_G64"),
     "gptq_v1_zeros": Scheme(
         gptq_config(32, "gptq", sym=False), gptq(32, plus=1, zeros=True), "I4_Z32"
     ),
@@ -351,12 +367,14 @@ SCHEMES: dict[str, Scheme] = {
         gptq_config(64, "gptq_v2", sym=False), gptq(64, plus=0, zeros=True), "I4_Z64"
     ),
     "gptq_whole_rows": Scheme(
-        gptq_config(-1, "gptq", desc_act=True), gptq(-1, plus=1, zeros=True), _INT4
+        gptq_config(-1, "gptq", desc_act=True, sym=False),
+        gptq(-1, plus=1, zeros=True),
+        "I4_Z128H",
     ),
     "gptq_act_order": Scheme(
-        gptq_config(32, "gptq", desc_act=True),
+        gptq_config(32, "gptq", desc_act=True, sym=False),
         gptq(32, plus=1, zeros=True, act_order=True),
-        "F32",
+        "I8_G32",
     ),
     "gptq_8": Scheme(
         gptq_config(128, "gptq", bits=8), gptq(128, plus=1, zeros=False, bits=8), "I8_G32"
@@ -364,9 +382,9 @@ SCHEMES: dict[str, Scheme] = {
     "gptq_8_act_order": Scheme(
         gptq_config(32, "gptq_v2", bits=8, desc_act=True),
         gptq(32, plus=0, zeros=False, bits=8, act_order=True),
-        "F32",
+        "BF16",
     ),
-    "awq": Scheme({**AWQ_CONFIG, "group_size": 128}, awq(128), _INT4),
+    "awq": Scheme({**AWQ_CONFIG, "group_size": 128}, awq(128), "I4_Z128H"),
     "awq_32": Scheme({**AWQ_CONFIG, "group_size": 32}, awq(32), "I4_Z32"),
 }
 

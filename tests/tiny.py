@@ -130,12 +130,27 @@ def random_blocks(encoding: str, n: int, k: int, seed: int = 0) -> np.ndarray:
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (n * (k // elements), size), dtype=np.uint8)
     for at in _HALVES[encoding]:
-        scales = rng.uniform(0.001, 0.02, len(blocks)).astype("<f2")
+        scales = rng.uniform(0.001, 0.02, len(blocks)) * _SIZES.get(encoding, 1)
+        scales = scales.astype("<f2")
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    if encoding == "IQ1_M":  # the float16 number is the highest nibbles of four words
+        blocks[:, [49, 51, 53, 55]] &= 15
+        for at, bits in ((53, 0x80), (55, 0x10)):  # 2^-9
+            blocks[:, at] |= bits
     if encoding == "MXFP4":  # a power of two
         blocks[:, 0] = rng.integers(118, 122, len(blocks))
     return blocks.reshape(n, -1)
 
+
+# The scales of types whose codes and steps are large, so that values are about 0.02.
+_SIZES = {
+    "IQ1_S": 0.2,
+    "IQ2_XXS": 0.03,
+    "IQ2_XS": 0.03,
+    "IQ2_S": 0.03,
+    "IQ3_XXS": 0.012,
+    "IQ3_S": 0.012,
+}
 
 # Where a block holds float16 numbers.
 _HALVES = {
@@ -152,6 +167,13 @@ _HALVES = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
     "MXFP4": (),
+    "IQ1_S": (0,),
+    "IQ1_M": (),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
 }
 
 
@@ -167,9 +189,16 @@ def encoded(encoding: str, values: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def tiny_gguf(
-    path: Path, *, encoding: str = "Q4_0", seed: int = 0, tied: bool = True, **config: Any
+    path: Path,
+    *,
+    encoding: str = "Q4_0",
+    seed: int = 0,
+    tied: bool = True,
+    plain: bool = False,
+    **config: Any,
 ) -> Path:
-    """A random llama GGUF whose matrices are in `encoding`. Returns path.
+    """A random llama GGUF whose matrices are in `encoding`, or (plain) float32 of the same values.
+    Returns path.
 
     Rows must be whole blocks, so hidden_size is 64, and 256 for the K types; four heads share it.
     """
@@ -179,7 +208,7 @@ def tiny_gguf(
     writer = gguf.GGUFWriter(path, "llama")
     write_llama_fields(writer, sizes)
     write_tokenizer(writer)
-    tensors = _RandomTensors(writer, encoding, seed)
+    tensors = _RandomTensors(writer, encoding, seed, plain=plain)
     tensors.frame(sizes, tied=tied)
     for layer in range(sizes["num_hidden_layers"]):
         tensors.attention(layer, sizes)
@@ -190,9 +219,11 @@ def tiny_gguf(
 
 
 def tiny_qwen3_moe_gguf(
-    path: Path, *, encoding: str = "Q8_0", seed: int = 0, **config: Any
+    path: Path, *, encoding: str = "Q8_0", seed: int = 0, plain: bool = False, **config: Any
 ) -> Path:
-    """A random qwen3moe GGUF, experts stacked as converters write them. Returns path."""
+    """A random qwen3moe GGUF, experts stacked as converters write them, in `encoding` or (plain)
+    float32 of the same values. Returns path.
+    """
     width = _width(encoding)
     fitting = {"head_dim": width // 4, "hidden_size": width, "moe_intermediate_size": width}
     sizes = {**SIZES, **EXPERTS, **fitting, **config}
@@ -202,7 +233,7 @@ def tiny_qwen3_moe_gguf(
     writer.add_expert_used_count(sizes["num_experts_per_tok"])
     writer.add_expert_feed_forward_length(sizes["moe_intermediate_size"])
     write_tokenizer(writer)
-    tensors = _RandomTensors(writer, encoding, seed)
+    tensors = _RandomTensors(writer, encoding, seed, plain=plain)
     tensors.frame(sizes, tied=False)
     for layer in range(sizes["num_hidden_layers"]):
         tensors.attention(layer, sizes)
@@ -220,8 +251,10 @@ def _width(encoding: str) -> int:
 class _RandomTensors:
     """Adds random tensors to a file, matrices in one encoding."""
 
-    def __init__(self, writer: gguf.GGUFWriter, encoding: str, seed: int) -> None:
-        self._writer, self._encoding = writer, encoding
+    def __init__(
+        self, writer: gguf.GGUFWriter, encoding: str, seed: int, *, plain: bool = False
+    ) -> None:
+        self._writer, self._encoding, self._plain = writer, encoding, plain
         self._rng = np.random.default_rng(seed)
 
     def frame(self, sizes: dict[str, Any], *, tied: bool) -> None:
@@ -253,9 +286,11 @@ class _RandomTensors:
         rows = n * (stack or 1)
         values = self._rng.normal(0, 0.1, (rows, k)).astype(np.float32)
         raw = encoded(self._encoding, values, int(self._rng.integers(1 << 30)))
+        kind = gguf.GGMLQuantizationType[self._encoding]
+        if self._plain:
+            raw, kind = gguf.dequantize(raw, kind), gguf.GGMLQuantizationType.F32
         if stack:
             raw = raw.reshape(stack, n, -1)
-        kind = gguf.GGMLQuantizationType[self._encoding]
         self._writer.add_tensor(name, raw, raw_dtype=kind)
 
     def vector(self, name: str, n: int) -> None:

@@ -29,6 +29,29 @@ struct TableNl {
   static constexpr uint8_t kValues[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                           129, 141, 153, 166, 181, 197, 217, 241};
 };
+// Codes of the IQ types: bits 0 .. 1 (IQ3: 0 .. 2) choose an entry of their grids, the highest one
+// is its sign. IQ2: 8, 25, 43, plus 64.
+struct TableIq2 {
+  static constexpr bool kUsed = true;
+  static constexpr uint8_t kValues[16] = {72, 89, 107, 64, 56, 39, 21, 64};
+};
+// IQ3_XXS: 4, 12, .. 52, 62, plus 64.
+struct TableIq3Xxs {
+  static constexpr bool kUsed = true;
+  static constexpr uint8_t kValues[16] = {68, 76, 84, 92, 100, 108, 116, 126,
+                                          60, 52, 44, 36, 28,  20,  12,  2};
+};
+// IQ3_S: 1, 3, .. 15, plus 16.
+struct TableIq3S {
+  static constexpr bool kUsed = true;
+  static constexpr uint8_t kValues[16] = {17, 19, 21, 23, 25, 27, 29, 31,
+                                          15, 13, 11, 9,  7,  5,  3,  1};
+};
+// IQ1_M: -1, 0, 1, plus (the highest bit: minus) 1 / 8; eightfold, plus 16.
+struct TableIq1M {
+  static constexpr bool kUsed = true;
+  static constexpr uint8_t kValues[16] = {9, 17, 25, 16, 7, 15, 23, 16};
+};
 
 template <int Low, int High, class Table>
 struct CodeLines {

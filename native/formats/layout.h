@@ -28,6 +28,7 @@ struct IntFormat {
   static constexpr Kind kKind = Kind::kInt;
   using Codes = CodeLines<Low, High, Table>;
   static constexpr int kBlockBytes = Codes::kBytes;
+  static constexpr int kBits = Low + High;
   static constexpr int kZeroLog2 = ZeroLog2;
   static constexpr int kZero = ZeroLog2 < 0 ? 0 : 1 << ZeroLog2;
   using Scales = S;
@@ -46,32 +47,47 @@ struct FloatFormat {
 };
 
 // The table of formats: X(kt.h name, traits), in kt.h's order.
-#define KT_FORMAT_TABLE(X)                                   \
-  X(KT_F32, FloatFormat<Kind::kF32, 32>)                     \
-  X(KT_F16, FloatFormat<Kind::kF16, 16>)                     \
-  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)                   \
-  X(KT_F8_G128, Fp8Format<ScalesF32<4>>)                     \
-  X(KT_F8_ROW, Fp8Format<ScalesF32<kWholeRow>>)              \
-  X(KT_F8_MX, Fp8Format<ScalesE8M0>)                         \
-  X(KT_I8_G32, IntFormat<8, 0, 7, ScalesF16>)                \
-  X(KT_I8_ROW, IntFormat<8, 0, 7, ScalesF32<kWholeRow>>)     \
-  X(KT_I6_K16, IntFormat<4, 2, 5, ScalesK16>)                \
-  X(KT_I5_G32, IntFormat<4, 1, 4, ScalesF16>)                \
-  X(KT_I5_G32M, IntFormat<4, 1, -1, ScalesF16Min>)           \
-  X(KT_I5_K32M, IntFormat<4, 1, -1, ScalesK32Min>)           \
-  X(KT_I4_G32, IntFormat<4, 0, 3, ScalesF16>)                \
-  X(KT_I4_B32, IntFormat<4, 0, 3, ScalesBf16>)               \
-  X(KT_I4_G32M, IntFormat<4, 0, -1, ScalesF16Min>)           \
-  X(KT_I4_K32M, IntFormat<4, 0, -1, ScalesK32Min>)           \
-  X(KT_I4_Z32, IntFormat<4, 0, -1, ScalesF32Zero<1>>)        \
-  X(KT_I4_Z64, IntFormat<4, 0, -1, ScalesF32Zero<2>>)        \
-  X(KT_I4_Z128, IntFormat<4, 0, -1, ScalesF32Zero<4>>)       \
-  X(KT_I4_NL, IntFormat<4, 0, 7, ScalesF16, TableNl>)        \
-  X(KT_I4_NLK, IntFormat<4, 0, 7, ScalesK32, TableNl>)       \
-  X(KT_F4_MX, IntFormat<4, 0, 4, ScalesE8M0Half, TableE2M1>) \
-  X(KT_F4_NV, IntFormat<4, 0, 4, ScalesE4M3<2>, TableE2M1>)  \
-  X(KT_I3_K16, IntFormat<2, 1, 2, ScalesK16>)                \
-  X(KT_I2_K16M, IntFormat<2, 0, -1, ScalesK16Min>)
+#define KT_FORMAT_TABLE(X)                                       \
+  X(KT_F32, FloatFormat<Kind::kF32, 32>)                         \
+  X(KT_F16, FloatFormat<Kind::kF16, 16>)                         \
+  X(KT_BF16, FloatFormat<Kind::kBf16, 16>)                       \
+  X(KT_F8_G32, Fp8Format<ScalesF32<1>>)                          \
+  X(KT_F8_G128, Fp8Format<ScalesF32<4>>)                         \
+  X(KT_F8_ROW, Fp8Format<ScalesF32<kWholeRow>>)                  \
+  X(KT_F8_MX, Fp8Format<ScalesE8M0>)                             \
+  X(KT_I8_G32, IntFormat<8, 0, 7, ScalesF16<1>>)                 \
+  X(KT_I8_G64, IntFormat<8, 0, 7, ScalesF16<2>>)                 \
+  X(KT_I8_G128, IntFormat<8, 0, 7, ScalesF16<4>>)                \
+  X(KT_I8_ROW, IntFormat<8, 0, 7, ScalesF32<kWholeRow>>)         \
+  X(KT_I6_K16, IntFormat<4, 2, 5, ScalesK16<>>)                  \
+  X(KT_I5_G32, IntFormat<4, 1, 4, ScalesF16<1>>)                 \
+  X(KT_I5_G32M, IntFormat<4, 1, -1, ScalesF16Min<1>>)            \
+  X(KT_I5_K32M, IntFormat<4, 1, -1, ScalesK32Min>)               \
+  X(KT_I4_G32, IntFormat<4, 0, 3, ScalesF16<1>>)                 \
+  X(KT_I4_G64, IntFormat<4, 0, 3, ScalesF16<2>>)                 \
+  X(KT_I4_G128, IntFormat<4, 0, 3, ScalesF16<4>>)                \
+  X(KT_I4_B32, IntFormat<4, 0, 3, ScalesBf16<1>>)                \
+  X(KT_I4_B128, IntFormat<4, 0, 3, ScalesBf16<4>>)               \
+  X(KT_I4_G32M, IntFormat<4, 0, -1, ScalesF16Min<1>>)            \
+  X(KT_I4_G64M, IntFormat<4, 0, -1, ScalesF16Min<2>>)            \
+  X(KT_I4_G128M, IntFormat<4, 0, -1, ScalesF16Min<4>>)           \
+  X(KT_I4_K32M, IntFormat<4, 0, -1, ScalesK32Min>)               \
+  X(KT_I4_Z32, IntFormat<4, 0, -1, ScalesZero<1>>)               \
+  X(KT_I4_Z64, IntFormat<4, 0, -1, ScalesZero<2>>)               \
+  X(KT_I4_Z128, IntFormat<4, 0, -1, ScalesZero<4>>)              \
+  X(KT_I4_Z128H, IntFormat<4, 0, -1, ScalesZero<4, true>>)       \
+  X(KT_I4_NL, IntFormat<4, 0, 7, ScalesF16<1>, TableNl>)         \
+  X(KT_I4_NLK, IntFormat<4, 0, 7, ScalesK32<>, TableNl>)         \
+  X(KT_F4_MX, IntFormat<4, 0, 4, ScalesE8M0Half, TableE2M1>)     \
+  X(KT_F4_NV, IntFormat<4, 0, 4, ScalesE4M3<2>, TableE2M1>)      \
+  X(KT_I4_IQ3XXS, IntFormat<4, 0, 6, ScalesK32<4>, TableIq3Xxs>) \
+  X(KT_I4_IQ3S, IntFormat<4, 0, 4, ScalesK32<>, TableIq3S>)      \
+  X(KT_I3_K16, IntFormat<2, 1, 2, ScalesK16<>>)                  \
+  X(KT_I3_IQ2XXS, IntFormat<2, 1, 6, ScalesK32<8>, TableIq2>)    \
+  X(KT_I3_IQ2, IntFormat<2, 1, 6, ScalesK16<8>, TableIq2>)       \
+  X(KT_I3_IQ1M, IntFormat<2, 1, 4, ScalesK16<8>, TableIq1M>)     \
+  X(KT_I2_K16M, IntFormat<2, 0, -1, ScalesK16Min>)               \
+  X(KT_I2_IQ1S, IntFormat<2, 0, -1, ScalesIq1>)
 
 // Calls f(traits) for a format number. Returns false if there is no such format.
 template <class F>

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "iq.h"
 #include "search.h"
 
 namespace kt {
@@ -12,18 +13,19 @@ inline void put_scales(const kt_source &s, int64_t n, int64_t k, int64_t b, int 
   if (b % S::kSuper) return;
   uint8_t *record = meta + b / S::kSuper * S::kBytes;
   const int64_t row = n / s.scale_rows * s.scale_stride;
-  for (int g = 0; g < 32 / std::min(S::kGroup, 32); g++) {
+  for (int g = 0; g < 32 / S::kGroup; g++) {
     const int64_t first = b * 32 + g * S::kGroup;
     if (first >= k) return;  // the second 16 K of a last block may not exist
     const int64_t at = row + first / s.scale_k;
     const uint8_t *scales = static_cast<const uint8_t *>(s.scales);
-    if (s.scale_type == KT_SCALE_BYTE) {
+    if constexpr (S::kStored == KT_SCALE_BYTE) {
       record[g * 16 + r] = scales[at];
-    } else if (S::kBytes == 32) {  // bfloat16
-      store_u16(record + r * 2, float_to_bf16(load_float(s.scale_type, scales, at)));
     } else {
-      store_f32(record + r * 4, load_float(s.scale_type, scales, at));
-      if (S::kMin) record[64 + r] = s.zeros ? s.zeros[at] : 8;
+      const float scale = load_float(s.scale_type, scales, at);
+      if constexpr (S::kStored == KT_SCALE_F16) store_u16(record + r * 2, float_to_half(scale));
+      if constexpr (S::kStored == KT_SCALE_BF16) store_u16(record + r * 2, float_to_bf16(scale));
+      if constexpr (S::kStored == KT_SCALE_F32) store_f32(record + r * 4, scale);
+      if constexpr (S::kZeros) record[S::kBytes - 16 + r] = s.zeros ? s.zeros[at] : 8;
     }
   }
 }
@@ -61,36 +63,40 @@ inline void quantise_fp8(const kt_source &s, int64_t n, int64_t b, int64_t k, in
   for (int i = 0; i < 32; i++) q[i] = float_to_e4m3(x[i] * inverse);
 }
 
-// A panel of 4-bit codes from floats, by search.
+// A panel of codes from floats, group by group: to nearest, or by search.
 template <class F>
-inline void pack_searched(int format, const kt_source &source, int64_t n, int rows, int64_t k,
-                          uint8_t *panel) {
+inline void pack_rounded(const kt_source &source, int64_t n, int rows, int64_t k, uint8_t *panel) {
+  constexpr int G = group_of<F>(), kBlocks = F::Scales::kSuper;
   const PanelLayout p = panel_layout<F>(k);
   std::memset(panel, 0, size_t(p.bytes));
-  for (int64_t b = 0; b < p.blocks; b++) {
-    const int64_t end = std::min(k, b * 32 + 32);
-    SearchBlock block = {};
-    for (int64_t i = b * 32; i < end; i++)
-      block.weight[i - b * 32] = source.importance ? source.importance[i] : 1;
+  for (int64_t b = 0; b < p.blocks; b += kBlocks) {
+    const int64_t first = b * 32, end = std::min(k, first + G);
+    Group<G> group = {};  // what lies beyond k is zero and counts nothing
+    for (int64_t i = first; i < end; i++)
+      group.weight[i - first] = source.importance ? source.importance[i] : 1;
     for (int r = 0; r < rows; r++) {
-      float x[32] = {};
-      load_floats(source, n + r, b * 32, end, x);
-      for (int i = 0; i < 32; i++) block.x[i][r] = x[i];
+      float x[G] = {};
+      load_floats(source, n + r, first, end, x);
+      for (int i = 0; i < G; i++) group.x[i][r] = x[i];
     }
-    uint8_t q[kPanel][32] = {};
-    search_block(format, block, b, rows, panel + p.line_bytes, q);
-    F::Codes::store(panel + b * F::kBlockBytes, q);
+    uint8_t q[kBlocks][kPanel][32] = {};
+    uint8_t *record = panel + p.line_bytes + b / kBlocks * F::Scales::kBytes;
+    const bool search = F::kBits == 4 && source.search;
+    if constexpr (F::kBits == 4) {
+      if (search) search_group<F>(group, rows, record, q);
+    }
+    for (int r = 0; r < rows && !search; r++) round_row<F>(group, r, record, q);
+    for (int i = 0; i < kBlocks && b + i < p.blocks; i++)
+      F::Codes::store(panel + (b + i) * F::kBlockBytes, q[i]);
   }
 }
 
 // Codes of rows n .. n + rows of the source; the rows and columns beyond it are zero.
 template <class F>
-inline void pack_panel(int format, const kt_source &source, int64_t n, int rows, int64_t k,
-                       uint8_t *panel) {
+inline void pack_panel(const kt_source &source, int64_t n, int rows, int64_t k, uint8_t *panel) {
   const bool floats = is_float_source(source.encoding);
-  if constexpr (F::kKind == Kind::kInt)
-    if (floats && source.search && format != KT_I8_G32)
-      return pack_searched<F>(format, source, n, rows, k, panel);
+  if constexpr (is_rounded<F>())
+    if (floats) return pack_rounded<F>(source, n, rows, k, panel);
   const PanelLayout p = panel_layout<F>(k);
   const BlockSource *blocks = block_source(source.encoding);
   uint8_t *meta = panel + p.line_bytes;
@@ -115,8 +121,10 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
         if (floats) quantise_fp8(source, n + r, b, k, r, meta, q);
       } else {
         std::memset(q, F::kZeroLog2 > 0 && !F::Codes::kTable ? F::kZero : 0, 32);
-        if (floats) quantise_block(format, x, b, r, meta, q);
-        if (blocks) decode_block(*blocks, row, b, r, meta, q);
+        if (blocks && blocks->grid)
+          decode_grid_block(*blocks, source.grid, row, b, r, meta, q);
+        else if (blocks)
+          decode_block(*blocks, row, b, r, meta, q);
       }
       if constexpr (has_scales<F>()) {
         if (floats || blocks) continue;
@@ -133,26 +141,41 @@ inline void pack_panel(int format, const kt_source &source, int64_t n, int rows,
   }
 }
 
+// Whether codes with scales apart can be packed into F: codes of the same bits, groups that are
+// F's or made of F's, scales that F stores as they are.
+template <class F>
+inline bool can_pack_apart(const kt_source &s, int64_t k) {
+  using S = typename F::Scales;
+  const bool four =
+      s.encoding == KT_SRC_U4 || s.encoding == KT_SRC_GPTQ || s.encoding == KT_SRC_AWQ;
+  if constexpr (F::kKind == Kind::kFp8) {
+    if (s.encoding != KT_SRC_E4M3 || s.zeros) return false;
+  } else {
+    if (F::kBits == 8 ? s.encoding != KT_SRC_I8 : F::kBits != 4 || !four) return false;
+    if ((s.zeros && !S::kZeros) || (F::Codes::kTable && S::kStored != KT_SCALE_BYTE)) return false;
+  }
+  const bool bytes = s.scale_type == KT_SCALE_BYTE;
+  if (S::kStored == kBlocksOnly || bytes != (S::kStored == KT_SCALE_BYTE)) return false;
+  if (!bytes && S::kStored != KT_SCALE_F32 && S::kStored != s.scale_type) return false;
+  return s.scale_k >= k || s.scale_k % (S::kGroup * int64_t(S::kSuper)) == 0;
+}
+
 // Whether a source can be packed into a format.
 inline bool can_pack(int format, const kt_source &s, int64_t k) {
-  if (is_float_source(s.encoding))
-    return format == KT_F32 || format == KT_F16 || format == KT_BF16 || format == KT_F8_G128 ||
-           format == KT_I8_G32 || format == KT_I4_G32 || format == KT_I4_G32M;
+  if (is_float_source(s.encoding)) {
+    bool rounded = false;
+    with_format(format, [&](auto f) { rounded = is_rounded<decltype(f)>(); });
+    return rounded || format == KT_F32 || format == KT_F16 || format == KT_BF16 ||
+           format == KT_F8_G128;
+  }
   if (const BlockSource *blocks = block_source(s.encoding))
-    return blocks->format == format && k % blocks->k == 0;
+    return blocks->format == format && k % blocks->k == 0 && (s.grid || !blocks->grid);
   if (!s.scales || s.scale_rows < 1 || s.scale_k < 1) return false;
-  const bool bytes = s.scale_type == KT_SCALE_BYTE, whole = s.scale_k >= k;
-  const auto groups = [&](int of) { return whole || s.scale_k % of == 0; };
-  if (s.encoding == KT_SRC_I8) return format == KT_I8_ROW && !bytes && whole && !s.zeros;
-  if (s.encoding == KT_SRC_E4M3)
-    return bytes ? format == KT_F8_MX && groups(32)
-                 : (format == KT_F8_ROW && whole) || (format == KT_F8_G128 && groups(128));
-  if (s.encoding != KT_SRC_U4 && s.encoding != KT_SRC_GPTQ && s.encoding != KT_SRC_AWQ)
-    return false;
-  if (bytes) return (format == KT_F4_MX && groups(32)) || (format == KT_F4_NV && groups(16));
-  if (format == KT_I4_B32) return s.scale_type == KT_SCALE_BF16 && !s.zeros && groups(32);
-  return (format == KT_I4_Z32 && groups(32)) || (format == KT_I4_Z64 && groups(64)) ||
-         (format == KT_I4_Z128 && groups(128));
+  bool can = false;
+  with_format(format, [&](auto f) {
+    if constexpr (has_scales<decltype(f)>()) can = can_pack_apart<decltype(f)>(s, k);
+  });
+  return can;
 }
 
 }  // namespace kt

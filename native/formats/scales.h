@@ -18,46 +18,60 @@ struct VScales {
   vf minimum[2];
 };
 
-// float16 per 32 K.
+// What scales that lie apart are stored as: kt_scale_type, or kBlocksOnly for records that only
+// blocks of GGUF fill. kZeros: the record ends with 16 zero points.
+constexpr int kBlocksOnly = -1;
+
+// The record that block b shares with Super - 1 others; unsigned, so that it is only a shift.
+template <int Super>
+inline int64_t record(int64_t b) {
+  return int64_t(uint64_t(b) / Super);
+}
+
+// float16 per 32 * Super K.
+template <int Super>
 struct ScalesF16 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 32;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = 32, kStored = KT_SCALE_F16;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    return {{half_to_float(load_u16(meta + b * 32 + r * 2))}, {}};
+    return {{half_to_float(load_u16(meta + record<Super>(b) * 32 + r * 2))}, {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     VScales v;
-    v.scale[0] = vf_load_f16(meta + b * 32);
+    v.scale[0] = vf_load_f16(meta + record<Super>(b) * 32);
     return v;
   }
 };
 
-// float16 scale and minimum per 32 K.
+// float16 scale and minimum per 32 * Super K.
+template <int Super>
 struct ScalesF16Min {
-  static constexpr bool kMin = true;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 64;
+  static constexpr bool kMin = true, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = 64, kStored = kBlocksOnly;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b * 64 + r * 2;
+    const uint8_t *m = meta + record<Super>(b) * 64 + r * 2;
     return {{half_to_float(load_u16(m))}, {half_to_float(load_u16(m + 32))}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + record<Super>(b) * 64;
     VScales v;
-    v.scale[0] = vf_load_f16(meta + b * 64);
-    v.minimum[0] = vf_load_f16(meta + b * 64 + 32);
+    v.scale[0] = vf_load_f16(m);
+    v.minimum[0] = vf_load_f16(m + 32);
     return v;
   }
 };
 
-// bfloat16 per 32 K.
+// bfloat16 per 32 * Super K.
+template <int Super>
 struct ScalesBf16 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 32;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = 32, kStored = KT_SCALE_BF16;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    return {{bf16_to_float(load_u16(meta + b * 32 + r * 2))}, {}};
+    return {{bf16_to_float(load_u16(meta + record<Super>(b) * 32 + r * 2))}, {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     VScales v;
-    v.scale[0] = vf_bits(vi_shl<16>(vi_load_u16(meta + b * 32)));
+    v.scale[0] = vf_bits(vi_shl<16>(vi_load_u16(meta + record<Super>(b) * 32)));
     return v;
   }
 };
@@ -65,42 +79,45 @@ struct ScalesBf16 {
 // float32 per 32 * Super K; Super 2^30: one per row.
 template <int Super>
 struct ScalesF32 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = 64;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = 64, kStored = KT_SCALE_F32;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    return {{load_f32(meta + b / Super * 64 + r * 4)}, {}};
+    return {{load_f32(meta + record<Super>(b) * 64 + r * 4)}, {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     VScales v;
-    v.scale[0] = vf_load(reinterpret_cast<const float *>(meta + b / Super * 64));
+    v.scale[0] = vf_load(reinterpret_cast<const float *>(meta + record<Super>(b) * 64));
     return v;
   }
 };
 constexpr int kWholeRow = 1 << 30;
 
-// float32 scale[16], zero point byte[16] per 32 * Super K: w = scale * (code - zero).
-template <int Super>
-struct ScalesF32Zero {
-  static constexpr bool kMin = true;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = 80;
+// float32 (or float16: Half) scale[16], zero point byte[16] per 32 * Super K:
+// w = scale * (code - zero).
+template <int Super, bool Half = false>
+struct ScalesZero {
+  static constexpr bool kMin = true, kZeros = true;
+  static constexpr int kGroup = 32, kSuper = Super, kBytes = Half ? 48 : 80;
+  static constexpr int kStored = Half ? KT_SCALE_F16 : KT_SCALE_F32;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / Super * 80;
-    const float scale = load_f32(m + r * 4);
-    return {{scale}, {-(scale * m[64 + r])}};
+    const uint8_t *m = meta + record<Super>(b) * kBytes;
+    const float scale = Half ? half_to_float(load_u16(m + r * 2)) : load_f32(m + r * 4);
+    return {{scale}, {-(scale * m[kBytes - 16 + r])}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
-    const uint8_t *m = meta + b / Super * 80;
+    const uint8_t *m = meta + record<Super>(b) * kBytes;
     VScales v;
-    v.scale[0] = vf_load(reinterpret_cast<const float *>(m));
-    v.minimum[0] = vf_sub(vf_zero(), vf_mul(v.scale[0], vf_from(vi_load_u8(m + 64))));
+    v.scale[0] = Half ? vf_load_f16(m) : vf_load(reinterpret_cast<const float *>(m));
+    const vf zero = vf_from(vi_load_u8(m + kBytes - 16));
+    v.minimum[0] = vf_mul(vf_sub(vf_zero(), v.scale[0]), zero);
     return v;
   }
 };
 
 // A power of two per 32 K (OCP microscaling, E8M0): 2^(e - 127). 255 stands for NaN.
 struct ScalesE8M0 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16, kStored = KT_SCALE_BYTE;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const int e = meta[b * 16 + r];
     return {{e == 255 ? NAN : std::ldexp(1.0f, e - 127)}, {}};
@@ -118,8 +135,8 @@ struct ScalesE8M0 {
 // The same for codes of twice their value: 2^(e - 128). Here 255 is 2^127, as in GGUF; the kernels
 // take exponents 0 and 1 (below 1e-38) for 0.
 struct ScalesE8M0Half {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16, kStored = KT_SCALE_BYTE;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {{std::ldexp(0.5f, meta[b * 16 + r] - 127)}, {}};
   }
@@ -134,8 +151,8 @@ struct ScalesE8M0Half {
 // FP8 E4M3 per 16 K (NVFP4), divided by Divisor.
 template <int Divisor>
 struct ScalesE4M3 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 16, kSuper = 1, kBytes = 32;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 16, kSuper = 1, kBytes = 32, kStored = KT_SCALE_BYTE;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {
         {e4m3_to_float(meta[b * 32 + r]) / Divisor, e4m3_to_float(meta[b * 32 + 16 + r]) / Divisor},
@@ -161,8 +178,8 @@ struct ScalesE4M3 {
 // Per 256 K: d[16] and dmin[16] float16, then per 32 K sc[16] and m[16] bytes (Q4_K, Q5_K).
 // scale = d * sc, minimum = -(dmin * m).
 struct ScalesK32Min {
-  static constexpr bool kMin = true;
-  static constexpr int kGroup = 32, kSuper = 8, kBytes = 320;
+  static constexpr bool kMin = true, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = 8, kBytes = 320, kStored = kBlocksOnly;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
     const float d = half_to_float(load_u16(m + r * 2));
@@ -181,8 +198,8 @@ struct ScalesK32Min {
 // Per 256 K: d[16] and dmin[16] float16, then per 16 K a byte[16]: scale in the low nibble, minimum
 // in the high one (Q2_K). scale = d * low, minimum = -(dmin * high).
 struct ScalesK16Min {
-  static constexpr bool kMin = true;
-  static constexpr int kGroup = 16, kSuper = 8, kBytes = 320;
+  static constexpr bool kMin = true, kZeros = false;
+  static constexpr int kGroup = 16, kSuper = 8, kBytes = 320, kStored = kBlocksOnly;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
     const float d = half_to_float(load_u16(m + r * 2));
@@ -203,19 +220,22 @@ struct ScalesK16Min {
   }
 };
 
-// Per 256 K: d[16] float16, then per 16 K sc[16] signed bytes (Q3_K, Q6_K). scale = d * sc.
+// Per 256 K: d[16] float16, then per 16 K sc[16] signed bytes (Q3_K, Q6_K, some of IQ).
+// scale = d * sc / Divisor.
+template <int Divisor = 1>
 struct ScalesK16 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 16, kSuper = 8, kBytes = 288;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 16, kSuper = 8, kBytes = 288, kStored = kBlocksOnly;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + b / 8 * kBytes;
     const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2));
+    const float d = half_to_float(load_u16(m + r * 2)) / Divisor;
     return {{d * s[r], d * s[16 + r]}, {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     const uint8_t *m = meta + b / 8 * kBytes, *s = m + 32 + b % 8 * 32;
-    const vf d = vf_load_f16(m);
+    vf d = vf_load_f16(m);
+    if constexpr (Divisor != 1) d = vf_mul(d, vf_set1(1.0f / Divisor));
     VScales v;
     v.scale[0] = vf_mul(d, vf_from(vi_load_i8(s)));
     v.scale[1] = vf_mul(d, vf_from(vi_load_i8(s + 16)));
@@ -223,19 +243,45 @@ struct ScalesK16 {
   }
 };
 
-// Per 256 K: d[16] float16, then per 32 K sc[16] signed bytes (IQ4_XS). scale = d * sc.
+// Per 256 K: d[16] float16, then per 32 K sc[16] signed bytes (IQ4_XS, some of IQ).
+// scale = d * sc / Divisor.
+template <int Divisor = 1>
 struct ScalesK32 {
-  static constexpr bool kMin = false;
-  static constexpr int kGroup = 32, kSuper = 8, kBytes = 160;
+  static constexpr bool kMin = false, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = 8, kBytes = 160, kStored = kBlocksOnly;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + b / 8 * kBytes;
     const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 16;
-    return {{half_to_float(load_u16(m + r * 2)) * s[r]}, {}};
+    return {{half_to_float(load_u16(m + r * 2)) / Divisor * s[r]}, {}};
   }
   static VScales load(const uint8_t *meta, int64_t b) {
     const uint8_t *m = meta + b / 8 * kBytes;
+    vf d = vf_load_f16(m);
+    if constexpr (Divisor != 1) d = vf_mul(d, vf_set1(1.0f / Divisor));
     VScales v;
-    v.scale[0] = vf_mul(vf_load_f16(m), vf_from(vi_load_i8(m + 32 + b % 8 * 16)));
+    v.scale[0] = vf_mul(d, vf_from(vi_load_i8(m + 32 + b % 8 * 16)));
+    return v;
+  }
+};
+
+// Per 256 K: d[16] float16, then per 32 K a byte[16]: an odd number sc of 4 bits, and bit 7
+// (IQ1_S). scale = d * sc; minimum = -scale * 9 / 8 where bit 7 is set, else -scale * 7 / 8.
+struct ScalesIq1 {
+  static constexpr bool kMin = true, kZeros = false;
+  static constexpr int kGroup = 32, kSuper = 8, kBytes = 160, kStored = kBlocksOnly;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
+    const uint8_t *m = meta + b / 8 * kBytes;
+    const uint8_t byte = m[32 + b % 8 * 16 + r];
+    const float scale = half_to_float(load_u16(m + r * 2)) * float(byte & 15);
+    return {{scale}, {scale * (byte & 0x80 ? -1.125f : -0.875f)}};
+  }
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const uint8_t *m = meta + b / 8 * kBytes;
+    const vi byte = vi_load_u8(m + 32 + b % 8 * 16), eighths = vi_shr16<6>(byte);  // 2 or 0
+    VScales v;
+    v.scale[0] = vf_mul(vf_load_f16(m), vf_from(vi_and(byte, vi_set1(15))));
+    const vf less = vf_from(vi_sub(vi_set1(-7), vi_and(eighths, vi_set1(2))));
+    v.minimum[0] = vf_mul(v.scale[0], vf_mul(less, vf_set1(0.125f)));
     return v;
   }
 };

@@ -18,8 +18,15 @@ enum Source {
   SRC_Q4_K = 12,
   SRC_Q5_K = 13,
   SRC_Q6_K = 14,
+  SRC_IQ2_XXS = 16,
+  SRC_IQ2_XS = 17,
+  SRC_IQ3_XXS = 18,
+  SRC_IQ1_S = 19,
   SRC_IQ4_NL = 20,
+  SRC_IQ3_S = 21,
+  SRC_IQ2_S = 22,
   SRC_IQ4_XS = 23,
+  SRC_IQ1_M = 29,
   SRC_BF16 = 30,
   SRC_MXFP4 = 39
 };
@@ -32,18 +39,32 @@ inline float load_float(int type, const uint8_t *row, int64_t i) {
 }
 inline bool is_float_source(int s) { return s == SRC_F32 || s == SRC_F16 || s == SRC_BF16; }
 
-// Block sources: bytes and K of a block, and the packed format of its codes and scales.
+// Block sources: bytes and K of a block, and the packed format of its codes and scales; entries of
+// the grid that its codes come from (iq.h), or 0.
 struct BlockSource {
-  int source, bytes, k, format;
+  int source, bytes, k, format, grid = 0;
 };
 constexpr BlockSource kBlockSources[] = {
-    {SRC_Q4_0, 18, 32, KT_I4_G32},    {SRC_Q4_1, 20, 32, KT_I4_G32M},
-    {SRC_Q5_0, 22, 32, KT_I5_G32},    {SRC_Q5_1, 24, 32, KT_I5_G32M},
-    {SRC_Q8_0, 34, 32, KT_I8_G32},    {SRC_Q2_K, 84, 256, KT_I2_K16M},
-    {SRC_Q3_K, 110, 256, KT_I3_K16},  {SRC_Q4_K, 144, 256, KT_I4_K32M},
-    {SRC_Q5_K, 176, 256, KT_I5_K32M}, {SRC_Q6_K, 210, 256, KT_I6_K16},
-    {SRC_IQ4_NL, 18, 32, KT_I4_NL},   {SRC_IQ4_XS, 136, 256, KT_I4_NLK},
+    {SRC_Q4_0, 18, 32, KT_I4_G32},
+    {SRC_Q4_1, 20, 32, KT_I4_G32M},
+    {SRC_Q5_0, 22, 32, KT_I5_G32},
+    {SRC_Q5_1, 24, 32, KT_I5_G32M},
+    {SRC_Q8_0, 34, 32, KT_I8_G32},
+    {SRC_Q2_K, 84, 256, KT_I2_K16M},
+    {SRC_Q3_K, 110, 256, KT_I3_K16},
+    {SRC_Q4_K, 144, 256, KT_I4_K32M},
+    {SRC_Q5_K, 176, 256, KT_I5_K32M},
+    {SRC_Q6_K, 210, 256, KT_I6_K16},
+    {SRC_IQ4_NL, 18, 32, KT_I4_NL},
+    {SRC_IQ4_XS, 136, 256, KT_I4_NLK},
     {SRC_MXFP4, 17, 32, KT_F4_MX},
+    {SRC_IQ1_S, 50, 256, KT_I2_IQ1S, 2048},
+    {SRC_IQ1_M, 56, 256, KT_I3_IQ1M, 2048},
+    {SRC_IQ2_XXS, 66, 256, KT_I3_IQ2XXS, 256},
+    {SRC_IQ2_XS, 74, 256, KT_I3_IQ2, 512},
+    {SRC_IQ2_S, 82, 256, KT_I3_IQ2, 1024},
+    {SRC_IQ3_XXS, 98, 256, KT_I4_IQ3XXS, 256},
+    {SRC_IQ3_S, 110, 256, KT_I4_IQ3S, 512},
 };
 inline const BlockSource *block_source(int source) {
   for (const BlockSource &b : kBlockSources)
@@ -67,7 +88,8 @@ inline int8_t q3_scale(const uint8_t *s, int j) {
   return int8_t((low | (s[8 + j % 4] >> (j / 4 * 2) & 3) << 4) - 32);
 }
 
-// Raw codes of 32 K (block b of the row) of a block source, and row r's part of the scale record.
+// Raw codes of 32 K (block b of the row) of a block source without a grid, and row r's part of the
+// scale record.
 inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t b, int r,
                          uint8_t *meta, uint8_t *q) {
   const uint8_t *s = row + (source.k == 32 ? b : b / 8) * source.bytes;
@@ -123,7 +145,7 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
       const uint8_t *p = s + 32 + sub / 4 * 32;  // the first 32 bytes: third bits
       for (int i = 0; i < 32; i++)
         q[i] = uint8_t((p[i] >> (sub % 4 * 2) & 3) | (s[i] >> sub & 1) << 2);
-      uint8_t *m = meta + b / 8 * ScalesK16::kBytes;
+      uint8_t *m = meta + b / 8 * ScalesK16<>::kBytes;
       std::memcpy(m + r * 2, s + 108, 2);
       for (int g = 0; g < 2; g++)
         m[32 + sub * 32 + g * 16 + r] = uint8_t(q3_scale(s + 96, sub * 2 + g));
@@ -148,7 +170,7 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
       const int low_shift = sub % 4 / 2 * 4, high_shift = sub % 4 * 2;
       for (int i = 0; i < 32; i++)
         q[i] = uint8_t(((lo[i] >> low_shift) & 15) | (((hi[i] >> high_shift) & 3) << 4));
-      uint8_t *m = meta + b / 8 * ScalesK16::kBytes;
+      uint8_t *m = meta + b / 8 * ScalesK16<>::kBytes;
       std::memcpy(m + r * 2, s + 208, 2);
       m[32 + sub * 32 + r] = s[192 + sub * 2];
       m[32 + sub * 32 + 16 + r] = s[192 + sub * 2 + 1];
@@ -156,7 +178,7 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
     }
     case SRC_IQ4_XS: {
       nibbles(s + 8 + sub * 16);
-      uint8_t *m = meta + b / 8 * ScalesK32::kBytes;
+      uint8_t *m = meta + b / 8 * ScalesK32<>::kBytes;
       std::memcpy(m + r * 2, s, 2);
       const int low = s[4 + sub / 2] >> (sub % 2 * 4) & 15, high = load_u16(s + 2) >> (2 * sub) & 3;
       m[32 + sub * 16 + r] = uint8_t(int8_t((low | high << 4) - 32));
@@ -195,35 +217,6 @@ inline void load_codes(const kt_source &s, int64_t n, int64_t first, int64_t end
       return;
     }
   }
-}
-
-// Rounds 32 floats to nearest codes of a float16-scaled format; writes row r's meta.
-inline void quantise_block(int format, const float *x, int64_t b, int r, uint8_t *meta,
-                           uint8_t *q) {
-  float low = x[0], high = x[0], peak = x[0];
-  for (int i = 1; i < 32; i++) {
-    low = x[i] < low ? x[i] : low;
-    high = x[i] > high ? x[i] : high;
-    peak = std::fabs(x[i]) > std::fabs(peak) ? x[i] : peak;
-  }
-  const auto code = [](float v, int top) {
-    const float near = std::nearbyint(v);
-    return uint8_t(near < 0 ? 0 : near > top ? top : near);
-  };
-  if (format == KT_I4_G32M) {
-    const uint16_t d = float_to_half((high - low) / 15), m = float_to_half(low);
-    const float scale = half_to_float(d), inverse = scale > 0 ? 1 / scale : 0;
-    for (int i = 0; i < 32; i++) q[i] = code((x[i] - half_to_float(m)) * inverse, 15);
-    store_u16(meta + b * 64 + r * 2, d);
-    store_u16(meta + b * 64 + 32 + r * 2, m);
-    return;
-  }
-  const int zero = format == KT_I8_G32 ? 128 : 8;
-  // 4 bits: the largest value sits on code 0, so its sign decides the scale's.
-  const uint16_t d = float_to_half(format == KT_I8_G32 ? std::fabs(peak) / 127 : peak / -8);
-  const float scale = half_to_float(d), inverse = scale != 0 ? 1 / scale : 0;
-  for (int i = 0; i < 32; i++) q[i] = code(x[i] * inverse + zero, 2 * zero - 1);
-  store_u16(meta + b * 32 + r * 2, d);
 }
 
 }  // namespace kt

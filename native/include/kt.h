@@ -10,7 +10,7 @@
 #define KT_H
 #include <stdint.h>
 
-#define KT_ABI_VERSION 4
+#define KT_ABI_VERSION 5
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,29 +41,44 @@ enum kt_format {
   KT_F32 = 0,
   KT_F16 = 1,
   KT_BF16 = 2,
-  KT_F8_G128 = 3, /* FP8 E4M3, float32 scale per row and 128 K */
-  KT_F8_ROW = 4, /* FP8 E4M3, float32 scale per row */
-  KT_F8_MX = 5, /* FP8 E4M3, power of two per 32 (MXFP8) */
-  KT_I8_G32 = 6, /* int8, float16 scale per 32 (Q8_0, quantised at load) */
-  KT_I8_ROW = 7, /* int8, float32 scale per row */
-  KT_I6_K16 = 8, /* 6 bits, int8 scale per 16, float16 per 256 (Q6_K) */
-  KT_I5_G32 = 9, /* 5 bits, float16 scale per 32, zero point 16 (Q5_0) */
-  KT_I5_G32M = 10, /* 5 bits, float16 scale and minimum per 32 (Q5_1) */
-  KT_I5_K32M = 11, /* 5 bits, 6-bit scale and minimum per 32, float16 pair per 256 (Q5_K) */
-  KT_I4_G32 = 12, /* 4 bits, float16 scale per 32, zero point 8 (Q4_0, quantised at load) */
-  KT_I4_B32 = 13, /* 4 bits, bfloat16 scale per 32, zero point 8 */
-  KT_I4_G32M = 14, /* 4 bits, float16 scale and minimum per 32 (Q4_1) */
-  KT_I4_K32M = 15, /* 4 bits, 6-bit scale and minimum per 32, float16 pair per 256 (Q4_K) */
-  KT_I4_Z32 = 16, /* 4 bits, float32 scale and zero point per 32 */
-  KT_I4_Z64 = 17, /* per 64 */
-  KT_I4_Z128 = 18, /* per 128 (GPTQ, AWQ, compressed-tensors) */
-  KT_I4_NL = 19, /* 4-bit codes of a table, float16 scale per 32 (IQ4_NL) */
-  KT_I4_NLK = 20, /* 4-bit codes of a table, 6-bit scale per 32, float16 per 256 (IQ4_XS) */
-  KT_F4_MX = 21, /* FP4 E2M1, power of two per 32 (MXFP4) */
-  KT_F4_NV = 22, /* FP4 E2M1, FP8 E4M3 scale per 16 (NVFP4) */
-  KT_I3_K16 = 23, /* 3 bits, 6-bit scale per 16, float16 per 256 (Q3_K) */
-  KT_I2_K16M = 24, /* 2 bits, 4-bit scale and minimum per 16, float16 pair per 256 (Q2_K) */
-  KT_FORMATS = 25
+  KT_F8_G32 = 3, /* FP8 E4M3, float32 scale per row and 32 K */
+  KT_F8_G128 = 4, /* per 128 */
+  KT_F8_ROW = 5, /* FP8 E4M3, float32 scale per row */
+  KT_F8_MX = 6, /* FP8 E4M3, power of two per 32 (MXFP8) */
+  KT_I8_G32 = 7, /* int8, float16 scale per 32 (Q8_0, quantised at load) */
+  KT_I8_G64 = 8, /* per 64 */
+  KT_I8_G128 = 9, /* per 128 */
+  KT_I8_ROW = 10, /* int8, float32 scale per row */
+  KT_I6_K16 = 11, /* 6 bits, int8 scale per 16, float16 per 256 (Q6_K) */
+  KT_I5_G32 = 12, /* 5 bits, float16 scale per 32, zero point 16 (Q5_0) */
+  KT_I5_G32M = 13, /* 5 bits, float16 scale and minimum per 32 (Q5_1) */
+  KT_I5_K32M = 14, /* 5 bits, 6-bit scale and minimum per 32, float16 pair per 256 (Q5_K) */
+  KT_I4_G32 = 15, /* 4 bits, float16 scale per 32, zero point 8 (Q4_0, quantised at load) */
+  KT_I4_G64 = 16, /* per 64 */
+  KT_I4_G128 = 17, /* per 128 (GPTQ, AutoRound) */
+  KT_I4_B32 = 18, /* 4 bits, bfloat16 scale per 32, zero point 8 */
+  KT_I4_B128 = 19, /* per 128 (compressed-tensors) */
+  KT_I4_G32M = 20, /* 4 bits, float16 scale and minimum per 32 (Q4_1) */
+  KT_I4_G64M = 21, /* per 64 */
+  KT_I4_G128M = 22, /* per 128 */
+  KT_I4_K32M = 23, /* 4 bits, 6-bit scale and minimum per 32, float16 pair per 256 (Q4_K) */
+  KT_I4_Z32 = 24, /* 4 bits, float32 scale and zero point per 32 */
+  KT_I4_Z64 = 25, /* per 64 */
+  KT_I4_Z128 = 26, /* per 128 */
+  KT_I4_Z128H = 27, /* 4 bits, float16 scale and zero point per 128 (AWQ) */
+  KT_I4_NL = 28, /* 4-bit codes of a table, float16 scale per 32 (IQ4_NL) */
+  KT_I4_NLK = 29, /* 4-bit codes of a table, 6-bit scale per 32, float16 per 256 (IQ4_XS) */
+  KT_F4_MX = 30, /* FP4 E2M1, power of two per 32 (MXFP4) */
+  KT_F4_NV = 31, /* FP4 E2M1, FP8 E4M3 scale per 16 (NVFP4) */
+  KT_I4_IQ3XXS = 32, /* 4-bit codes of a table, 4-bit scale per 32, float16 per 256 (IQ3_XXS) */
+  KT_I4_IQ3S = 33, /* the same with another table (IQ3_S) */
+  KT_I3_K16 = 34, /* 3 bits, 6-bit scale per 16, float16 per 256 (Q3_K) */
+  KT_I3_IQ2XXS = 35, /* 3-bit codes of a table, 4-bit scale per 32, float16 per 256 (IQ2_XXS) */
+  KT_I3_IQ2 = 36, /* scale per 16 (IQ2_XS, IQ2_S) */
+  KT_I3_IQ1M = 37, /* 3-bit codes of a table, 3-bit scale per 16, float16 per 256 (IQ1_M) */
+  KT_I2_K16M = 38, /* 2 bits, 4-bit scale and minimum per 16, float16 pair per 256 (Q2_K) */
+  KT_I2_IQ1S = 39, /* 2 bits, 3-bit scale and one of two minimums per 32, float16 per 256 (IQ1_S) */
+  KT_FORMATS = 40
 };
 
 /* Where a matrix comes from. encoding: GGUF's type number (safetensors dtypes too: F32 0, F16 1,
@@ -87,16 +102,18 @@ typedef struct kt_source {
   int32_t scale_rows;
   int32_t scale_k;
   const uint8_t *zeros; /* zero points shaped as scales, or NULL: 8 for 4-bit codes */
-  int32_t search; /* 1: floats into KT_I4_G32 and KT_I4_G32M by search of the scales (slower) */
+  int32_t search; /* 1: floats into 4-bit codes by search of the scales (slower) */
   const float *importance; /* [k] or NULL: with search, what an input's squared error counts */
+  const uint8_t *grid; /* IQ1, IQ2, IQ3 of GGUF: codes of the grid's entries, 8 or (IQ3) 4 each */
 } kt_source;
 
 /* Bytes of W[n, k] packed; negative status if the format does not exist or k does not fit it. */
 int64_t kt_packed_bytes(int32_t format, int64_t n, int64_t k);
-/* Packs a source into dst. Float sources go into KT_F32, KT_F16, KT_BF16, KT_F8_G128, KT_I8_G32,
- * KT_I4_G32 and KT_I4_G32M (rounded to nearest, or by search); the others into the format named
- * beside them, 4-bit codes with scales apart into KT_I4_B32 (bfloat16 scales, no zeros), KT_I4_Z32,
- * Z64, Z128, KT_F4_MX and KT_F4_NV. The bytes do not depend on the variant or the thread count. */
+/* Packs a source into dst. Float sources go into KT_F32, KT_F16, KT_BF16, KT_F8_G128, and KT_I8_G*,
+ * KT_I4_G* (rounded to nearest, or by search); blocks into the format that names their type. Codes
+ * with scales apart go into a format of their bits whose groups are the source's, or divide them,
+ * and whose scales are stored as the source's are (float32 holds all of them); zero points need
+ * KT_I4_Z*. The bytes do not depend on the variant or the thread count. */
 int32_t kt_pack(kt_pool *pool, int32_t format, int64_t n, int64_t k, const kt_source *source,
                 void *dst);
 /* Exact float32 values of a packed matrix, row-major [n, k]. */
@@ -176,6 +193,8 @@ typedef struct kt_op {
   float eps;
   float scale;
   const float *gain;
+  double *squares; /* MLP: [count, w[0].n] or NULL: the squares of what down reads are added to it;
+                      batches of at most 240 tokens then */
   kt_weight w[3];
   kt_attention attention;
   kt_router router;

@@ -51,7 +51,7 @@ KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int64_t n, int64_t k,
     pool->pool->each([&](kt::Worker) {
       units.each(kt::panels(n), 4, [&](int64_t p) {
         const int rows = int(std::min<int64_t>(kt::kPanel, n - p * kt::kPanel));
-        kt::pack_panel<F>(format, *source, p * kt::kPanel, rows, k, to + p * bytes);
+        kt::pack_panel<F>(*source, p * kt::kPanel, rows, k, to + p * bytes);
       });
     });
   });

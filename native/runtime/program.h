@@ -69,6 +69,7 @@ class Program {
   static constexpr int kMaxTables = 4;
   static constexpr int kMaxExperts = 1024;
   static constexpr int kPhases = 4;
+  static constexpr int64_t kHiddenRows = 240;  // of an MLP unit, at most
 
   struct Table {  // cos and sin of every row's position
     kt_rope rope;

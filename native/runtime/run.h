@@ -206,7 +206,7 @@ inline void Program::mlp(Step &s, Worker w) {
     const ExpertBlock &b = blocks[size_t(unit / pairs)];
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
     const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
-    alignas(64) float gated[240 * 32];
+    alignas(64) float gated[kHiddenRows * 32];
     multiply(gate, pair, {x.memory[gate.encoding].data(), x.row_bytes[gate.encoding], pick}, b.from,
              b.to, pair_memory(up, pair),
              [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
@@ -216,6 +216,9 @@ inline void Program::mlp(Step &s, Worker w) {
                for (int c = 0; c < 32; c += 16)
                  vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
                for (int64_t c = columns; c < 32; c++) h[c] = 0;
+               if (op.squares)  // no other unit adds to these: an expert's rows are one block
+                 for (int64_t c = 0; c < columns; c++)
+                   op.squares[expert(b) * gate0.n + pair * 32 + c] += double(h[c]) * h[c];
                encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair,
                             vf_load(h), vf_load(h + 16));
              });

@@ -104,6 +104,8 @@ def test_making_a_model_larger_gets_a_warning(kt, tmp_path):
         (["a"], "needs SOURCE, DEST and --format"),
         (["{model}", "{to}"], "needs SOURCE, DEST and --format"),
         (["{model}", "{to}", "--format", "int3"], "int3"),
+        (["{model}", "{to}", "--format", "int8", "--group", "16"], "--group 16: choose 32"),
+        (["{model}", "{to}", "--format", "bf16", "--group", "64"], "bf16 has no scales"),
         (["{to}", "--verify", "{to}"], "--verify goes alone"),
         (["{to}", "{to}", "--format", "int8"], "no such file or folder"),
         (["{model}", "{model}", "--format", "int8"], "is not empty"),

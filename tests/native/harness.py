@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -21,6 +22,7 @@ from kt.kernels.library import Library, Source, load
 from kt.kernels.variants import VARIANTS
 from kt.machine.survey import survey
 from kt.models.spec import RopeSpec, RouterSpec
+from kt.weights.iq_grids import grid_codes
 from tests.tiny import random_blocks
 
 F32 = npt.NDArray[np.float32]
@@ -41,8 +43,15 @@ GGUF_FORMATS = {  # packed format -> the GGUF type that it holds
     "F4_MX": "MXFP4",
     "I3_K16": "Q3_K",
     "I2_K16M": "Q2_K",
+    "I4_IQ3XXS": "IQ3_XXS",
+    "I4_IQ3S": "IQ3_S",
+    "I3_IQ2XXS": "IQ2_XXS",
+    "I3_IQ2": "IQ2_XS",  # and IQ2_S
+    "I3_IQ1M": "IQ1_M",
+    "I2_IQ1S": "IQ1_S",
 }
-FORMATS = (*FLOAT_FORMATS, *GGUF_FORMATS)
+GROUPED = ("I8_G64", "I8_G128", "I4_G64", "I4_G128", "I4_G64M", "I4_G128M")  # rounded by kt only
+FORMATS = (*FLOAT_FORMATS, *GGUF_FORMATS, *GROUPED)
 TYPE_NUMBERS = {
     "F32": 0,
     "F16": 1,
@@ -60,8 +69,20 @@ TYPE_NUMBERS = {
     "IQ4_XS": 23,
     "BF16": 30,
     "MXFP4": 39,
+    "IQ2_XXS": 16,
+    "IQ2_XS": 17,
+    "IQ3_XXS": 18,
+    "IQ1_S": 19,
+    "IQ3_S": 21,
+    "IQ2_S": 22,
+    "IQ1_M": 29,
 }
 SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "KT_SQRT_SOFTPLUS"}
+
+
+def block_elements(kind: str) -> int:
+    """Values in a block of a GGUF type."""
+    return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0]
 
 
 def runnable() -> list[str]:
@@ -122,9 +143,15 @@ def pack(
     data = aligned(count * stride, fill=0xA5)  # kt_pack writes every byte
     for i, matrix in enumerate(matrices):
         target = library.ffi.from_buffer(data[i * stride :])
-        rows = Source(matrix, TYPE_NUMBERS[source], matrix.nbytes // n)
+        rows = source_rows(matrix, source, n)
         library.pack(pool_of(library.name, threads), packed_format, (n, k), rows, target)
     return Packed(packed_format, n, k, count, stride, data)
+
+
+def source_rows(rows: npt.NDArray[Any], encoding: str, n: int) -> Source:
+    """n rows in `encoding`, a key of TYPE_NUMBERS."""
+    grid = grid_codes(encoding) if encoding[:3] in ("IQ1", "IQ2", "IQ3") else None
+    return Source(rows, TYPE_NUMBERS[encoding], rows.nbytes // n, grid=grid)
 
 
 def unpack(library: Library, packed: Packed, index: int = 0, threads: int = 1) -> F32:

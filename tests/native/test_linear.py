@@ -11,12 +11,14 @@ from kt.kernels.library import Library, load
 from tests.native.harness import (
     FORMATS,
     GGUF_FORMATS,
+    GROUPED,
     RUNNABLE,
     Builder,
     Packed,
     Program,
     Seq,
     assert_same_bits,
+    block_elements,
     normal,
     packed_random,
     relative_error,
@@ -25,7 +27,7 @@ from tests.native.harness import (
 
 TOKENS = (1, 2, 3, 5, 6, 7, 16, 17, 31, 33, 70)
 MOST = max(TOKENS)
-K_FORMATS = tuple(name for name, kind in GGUF_FORMATS.items() if kind.endswith(("_K", "_XS")))
+K_FORMATS = tuple(name for name, kind in GGUF_FORMATS.items() if block_elements(kind) == 256)
 BF16_DOT = {"avx512_bf16", "amx_model"}  # their BF16 kernels round activations to bfloat16
 
 
@@ -33,7 +35,8 @@ def shapes(packed_format: str) -> list[tuple[int, int]]:
     """Odd [n, k] around the panel of 16, the pair of 32 and the block of 32."""
     if packed_format in K_FORMATS:
         return [(1, 256), (33, 768)]
-    odd = [(1, 33), (17, 31)] if packed_format in ("F32", "F16", "BF16", "I8_G32") else []
+    free = ("F32", "F16", "BF16", "I8_G32", *GROUPED)
+    odd = [(1, 33), (17, 31)] if packed_format in free else []
     return [*odd, (15, 32), (48, 96), (33, 480)]
 
 
@@ -41,7 +44,7 @@ def limit(packed_format: str, variant: str) -> float:
     """The relative error that rounding of activations may cause: to 8 bits per block of 32, to
     bfloat16, or not at all.
     """
-    if packed_format in GGUF_FORMATS:
+    if packed_format in (*GGUF_FORMATS, *GROUPED):
         return 1e-2
     return 2e-3 if packed_format == "BF16" and variant in BF16_DOT else 1e-5
 

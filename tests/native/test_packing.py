@@ -9,48 +9,61 @@ import torch
 
 from kt.errors import KtError
 from kt.kernels import reference
-from kt.kernels.library import Source, load
+from kt.kernels.library import load
 from tests.native.harness import (
     FORMATS,
     GGUF_FORMATS,
+    GROUPED,
     RUNNABLE,
     TYPE_NUMBERS,
     Packed,
     assert_same_bits,
+    block_elements,
     normal,
     pack,
     packed_random,
     pool_of,
+    source_rows,
     unpack,
 )
 from tests.tiny import random_blocks
 
-ROUNDED = ("F32", "F16", "BF16", "I8_G32", "I4_G32", "I4_G32M")
+ROUNDED = ("F32", "F16", "BF16", "I8_G32", "I4_G32", "I4_G32M", *GROUPED)
+# A GGUF type -> the packed format that holds it; IQ2_S shares one with IQ2_XS.
+HOLDERS = {kind: packed for packed, kind in GGUF_FORMATS.items()} | {"IQ2_S": "I3_IQ2"}
 ODD_ROWS = (1, 15, 17, 33)
 
 
-@pytest.mark.parametrize("packed_format", GGUF_FORMATS)
+def group_of(packed_format: str) -> int:
+    """Columns that share a scale in a format with "_G" in its name."""
+    return int(packed_format.split("_G")[1].rstrip("M"))
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
 @pytest.mark.parametrize("n", ODD_ROWS)
-def test_gguf_blocks_come_back_as_the_gguf_package_says(library, packed_format, n):
-    kind = GGUF_FORMATS[packed_format]
-    for k in (256, 512) if kind.endswith(("_K", "_XS")) else (32, 96, 256):
+def test_gguf_blocks_come_back_as_the_gguf_package_says(library, kind, n):
+    packed_format = HOLDERS[kind]
+    for k in (256, 512) if block_elements(kind) == 256 else (32, 96, 256):
         raw = random_blocks(kind, n, k, seed=n + k)
         want = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
         packed = pack(library, packed_format, raw, source=kind, k=k)
         assert_same_bits(unpack(library, packed), np.ascontiguousarray(want))
 
 
-@pytest.mark.parametrize("kind", GGUF_FORMATS.values())
+@pytest.mark.parametrize("kind", HOLDERS)
 def test_any_bits_of_a_block_come_back(kind):
     """Scales too are any float16: negative, subnormal, infinite, NaN."""
     library = load("avx2")
-    packed_format = {v: k for k, v in GGUF_FORMATS.items()}[kind]
+    packed_format = HOLDERS[kind]
     elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     raw = np.random.default_rng(5).integers(0, 256, (200, 4 * size), dtype=np.uint8)
     with np.errstate(all="ignore"):
         want = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
     got = unpack(library, pack(library, packed_format, raw, source=kind, k=4 * elements))
     assert np.isnan(want).any() == (kind != "MXFP4")  # its scales are powers of two
+    if kind == "IQ1_S":  # its values are made of a scale and a minimum, and infinity less infinity
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))  # is NaN
+        got, want = got[np.isfinite(got)], want[np.isfinite(want)]
     np.testing.assert_array_equal(got, want)  # NaN equals NaN, whatever its payload
 
 
@@ -68,19 +81,18 @@ def test_floats_are_rounded_as_documented(library, packed_format, source):
         np.testing.assert_array_equal(got, want.numpy())  # but for the sign of zero
 
 
-@pytest.mark.parametrize("packed_format", ["I8_G32", "I4_G32", "I4_G32M"])
+@pytest.mark.parametrize("packed_format", ["I8_G32", "I4_G32", "I4_G32M", *GROUPED])
 def test_rounding_is_within_half_a_step(packed_format):
     """The formula itself, judged by the largest error that nearest codes may have."""
-    values = torch.from_numpy(normal(3, 40, 320))
-    blocks = values.reshape(40, -1, 32)
-    step = {
-        "I8_G32": blocks.abs().amax(-1) / 127,
-        "I4_G32": blocks.abs().amax(-1) / 8,
-        "I4_G32M": (blocks.amax(-1) - blocks.amin(-1)) / 15,
-    }[packed_format]
+    values = torch.from_numpy(normal(3, 40, 384))
+    kind, group = packed_format[:2], group_of(packed_format)
+    blocks = values.reshape(40, -1, group)
+    step = blocks.abs().amax(-1) / (127 if kind == "I8" else 8)
+    if packed_format.endswith("M"):
+        step = (blocks.amax(-1) - blocks.amin(-1)) / 15
     error = (reference.round_weights(values, packed_format) - values).abs().reshape(blocks.shape)
-    # The largest value of the other sign may lie a whole step above code 15 of I4_G32.
-    limit = 1.01 if packed_format == "I4_G32" else 0.51
+    # The largest value of the other sign may lie a whole step above code 15 of I4_G*.
+    limit = 1.01 if kind == "I4" and not packed_format.endswith("M") else 0.51
     assert (error.amax(-1) <= limit * step).all()
     assert error.square().mean().sqrt() < 0.35 * step.mean()
 
@@ -136,12 +148,19 @@ def test_packed_bytes(library, packed_format):
     per_32 = {"I8_G32": 32, "I5_G32": 32, "I4_G32": 32, "I5_G32M": 64, "I4_G32M": 64}
     per_32 |= {"I4_NL": 32, "F4_MX": 16}
     per_256 = {"I6_K16": 288, "I5_K32M": 320, "I4_K32M": 320, "I4_NLK": 160}
-    per_256 |= {"I3_K16": 288, "I2_K16M": 320}
+    per_256 |= {"I3_K16": 288, "I2_K16M": 320, "I4_IQ3XXS": 160, "I4_IQ3S": 160, "I3_IQ2XXS": 160}
+    per_256 |= {"I3_IQ2": 288, "I3_IQ1M": 288, "I2_IQ1S": 160}
+    per_group = {"I8_G64": 32, "I8_G128": 32, "I4_G64": 32, "I4_G128": 32}
+    per_group |= {"I4_G64M": 64, "I4_G128M": 64}
     for n, k in [(1, 32), (16, 256), (17, 512), (100, 1024), (33, 2816)]:
         if packed_format in per_256 and k % 256:
             continue
         panel = code * k + per_32.get(packed_format, 0) * k // 32
         panel += per_256.get(packed_format, 0) * k // 256
+        if packed_format in per_group:
+            panel += per_group[packed_format] * -(
+                -k // int(packed_format.split("_G")[1].rstrip("M"))
+            )
         panel = -(-panel // 64) * 64
         got = library.lib.kt_packed_bytes(library.format(packed_format), n, k)
         assert got == -(-n // 16) * panel
@@ -152,8 +171,8 @@ def test_packing_writes_its_bytes_and_no_more(library, packed_format):
     number = library.format(packed_format)
     size = library.lib.kt_packed_bytes(number, 3, 256)
     source, target = np.zeros((3, 256 * 4), np.uint8), np.full(size + 64, 0xA5, np.uint8)
-    number = TYPE_NUMBERS[GGUF_FORMATS.get(packed_format, packed_format)]
-    rows = Source(source, number, source.shape[1])
+    encoding = GGUF_FORMATS.get(packed_format, packed_format)
+    rows = source_rows(source, encoding if encoding in TYPE_NUMBERS else "F32", 3)
     library.pack(
         pool_of(library.name, 1), packed_format, (3, 256), rows, library.ffi.from_buffer(target)
     )

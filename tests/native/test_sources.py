@@ -35,19 +35,26 @@ from tests.quantised import SCHEMES
 # One source of every packed format whose scales lie apart: encoding, scale type, columns of a
 # group (0: whole rows), zero points.
 KINDS: dict[str, tuple[Encoding, str, int, bool]] = {
+    "F8_G32": (FP8, "F32", 32, False),
     "F8_G128": (FP8, "F32", 128, False),
     "F8_ROW": (FP8, "F32", 0, False),
     "F8_MX": (FP8, "E8M0", 32, False),
     "I8_ROW": (INT8, "F32", 0, False),
+    "I4_G32": (U4, "F16", 32, False),
+    "I4_G64": (U4, "F16", 64, False),
+    "I4_G128": (U4, "F16", 128, False),
     "I4_B32": (U4, "BF16", 32, False),
+    "I4_B128": (U4, "BF16", 128, False),
     "I4_Z32": (U4, "F16", 32, True),
     "I4_Z64": (U4, "BF16", 64, True),
-    "I4_Z128": (U4, "F16", 128, True),
+    "I4_Z128": (U4, "BF16", 128, True),
+    "I4_Z128H": (U4, "F16", 128, True),
     "F4_MX": (U4, "E8M0", 32, False),
     "F4_NV": (U4, "E4M3", 16, False),
 }
 INTEGERS = tuple(name for name in KINDS if not name.startswith("F8"))
-SHARED = ({"F8_G128", "F8_ROW"}, {"F4_MX", "F4_NV"})  # some of these pack into each other
+# What the scales of a format are stored as, where that is not the source's type.
+STORED = {"I4_Z32": "F32", "I4_Z64": "F32", "I4_Z128": "F32"}
 SHAPES = [(1, 32), (17, 100), (40, 352), (33, 16)]
 
 
@@ -106,6 +113,10 @@ def test_every_scheme_comes_back(tmp_path, name):
     assert tensor.quant is not None
     library = load("avx2")
     got = unpack(library, pack(library, tensor))
+    if tensor.quant.order is not None:
+        rounded = reference.round_weights(torch.from_numpy(dequantize(tensor)), scheme.packed)
+        np.testing.assert_array_equal(got, rounded.numpy())
+        return
     if tensor.quant.factor is not None:  # kt_weight.scale, applied to the sums
         got = got * np.float32(tensor.quant.factor_value())
     assert_same_bits(got + 0.0, dequantize(tensor) + 0.0)
@@ -266,15 +277,16 @@ def test_words_along_columns_and_rows(encoding):
     assert_same_bits(unpack(load("avx2"), pack(load("avx2"), tensor)) + 0.0, want + 0.0)
 
 
-def test_gptq_of_8_bits_with_zero_points_is_refused_when_packed(tmp_path):
+@pytest.mark.parametrize("name", ["gptq_v1", "gptq_8"])
+def test_zero_points_that_the_settings_deny_are_refused(tmp_path, name):
     """sym promises zero points in the middle; the tensor is not believed unseen."""
-    scheme = SCHEMES["gptq_8"]
+    scheme = SCHEMES[name]
     parts, _ = scheme.write(normal(0, 16, 128).astype(np.float64), np.random.default_rng(1))
     parts[".qzeros"] = parts[".qzeros"] + 1
     save_file({"a" + ending: part for ending, part in parts.items()}, tmp_path / "x.safetensors")
     files = read_file(tmp_path / "x.safetensors")
     (tensor,) = assemble(tmp_path, files, {"quantization_config": scheme.config})
-    with pytest.raises(ModelError, match=r"a\.weight: 8-bit codes with zero points"):
+    with pytest.raises(ModelError, match=r"a\.weight.* zero points"):
         source_of(tensor, tensor.packed_format)
 
 
@@ -293,14 +305,33 @@ def test_no_scale_beyond_the_last_group_is_read():
     assert np.isfinite(program.forward(3)).all()
 
 
+def holds(other: str, packed: str, k: int) -> bool:
+    """Whether format `other` holds the codes and scales of the source of `packed`."""
+    encoding, scales, group, zeros = KINDS[packed]
+    its_encoding, its_scales, its_group, its_zeros = KINDS[other]
+    stored = STORED.get(other, its_scales)
+    if encoding != its_encoding or (zeros and not its_zeros):
+        return False
+    in_bytes = {"E8M0", "E4M3"}
+    same = stored in in_bytes if scales in in_bytes else stored in (scales, "F32")
+    return same and (group or k) % (its_group or k) == 0
+
+
 def test_combinations_that_do_not_exist_are_refused(library):
+    """Coarser scales serve finer ones."""
+    n, k = 16, 256
     for packed in KINDS:
-        tensor = apart(packed, 16, 256)
-        for other in set(KINDS) - {packed}:
-            if other.startswith("I4_Z") or {packed, other} in SHARED:
-                continue  # coarser scales serve finer ones
-            number = library.lib.kt_packed_bytes(library.format(other), 16, 256)
-            target = library.ffi.from_buffer(aligned(number))
+        tensor = apart(packed, n, k)
+        source = source_of(tensor, packed)
+        for other in KINDS:
+            number = library.lib.kt_packed_bytes(library.format(other), n, k)
+            data = aligned(number)
+            target = library.ffi.from_buffer(data)
+            if holds(other, packed, k):
+                library.pack(pool_of(library.name, 1), other, (n, k), source, target)
+                if not packed.startswith("F4"):  # whose scale bytes mean something else there
+                    got = unpack(library, Packed(other, n, k, 1, number, data))
+                    assert_same_bits(got + 0.0, dequantize(tensor) + 0.0)
+                continue
             with pytest.raises(KtError, match="does not pack into format"):
-                source = source_of(tensor, packed)
-                library.pack(pool_of(library.name, 1), other, (16, 256), source, target)
+                library.pack(pool_of(library.name, 1), other, (n, k), source, target)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from kt.convert import report
 from kt.convert.convert import Conversion
-from kt.convert.targets import TARGETS
+from kt.convert.targets import target_format
 from kt.errors import KtError, ModelError, UsageError
 from kt.kernels import reference
 from kt.kernels.library import load
@@ -91,10 +91,13 @@ def test_native_of_quantised_safetensors_gives_the_same_bits(scheme, tmp_path):
     np.testing.assert_array_equal(logits(tmp_path / "packed"), logits(quantised))
 
 
-@pytest.mark.parametrize("target", ["int8", "bf16", "f16"])
-def test_weights_are_rounded_as_documented(target, moe, tmp_path):
+@pytest.mark.parametrize(
+    ("target", "group"),
+    [("int8", None), ("int8", 64), ("int8", 128), ("bf16", None), ("f16", None)],
+)
+def test_weights_are_rounded_as_documented(target, group, moe, tmp_path):
     """Other libraries read the files, and kt_unpack gives what the formula gives."""
-    manifest = convert(moe, tmp_path / "to", target)
+    manifest = convert(moe, tmp_path / "to", target, group=group)
     original = load_torch(moe / "model.safetensors")
     library = load("avx2")
     pool = library.new_pool(None, 1)
@@ -103,7 +106,7 @@ def test_weights_are_rounded_as_documented(target, moe, tmp_path):
         stored = load_file(tmp_path / "to" / name)
         for role, row in record["matrices"].items():
             want = torch.stack([original[name].float() for name in hf_names(role)])
-            expected = "F32" if role.endswith("router") else TARGETS[target]
+            expected = "F32" if role.endswith("router") else target_format(target, group or 32)
             assert row["format"] == expected
             size = row["stride"]
             for index, matrix in enumerate(want):
@@ -145,6 +148,40 @@ def test_int4_stays_close_and_says_how_close(moe, tmp_path):
     assert all(a["relative_error"] >= b["relative_error"] for a, b in pairwise(worst))
     assert worst[0]["relative_error"] > max(row["relative_error"] for row in layers)
     assert any("experts" in row["tensor"] and row["tensor"].endswith("]") for row in worst)
+
+
+@pytest.mark.parametrize("target", ["int4", "int4m"])
+def test_larger_groups_are_smaller_and_err_more(target, moe, tmp_path):
+    """Of normal weights, in rows of 40 to 72 columns, which are less than one group of 128."""
+    sizes, errors = [], []
+    for group in (32, 64, 128):
+        to = tmp_path / str(group)
+        manifest = convert(moe, to, target, group=group)
+        row = manifest["files"]["layer-00000.safetensors"]["matrices"]["layers.0.experts.up"]
+        assert manifest["group"] == group
+        assert row["format"] == target_format(target, group)
+        assert manifest["files"]["rest.safetensors"]["matrices"]["embed"]["format"] == (
+            f"I8_G{group}"
+        )
+        sizes.append(sum(record["bytes"] for record in manifest["files"].values()))
+        errors.append(row["relative_error"])
+        assert np.isfinite(logits(to)).all()
+    assert sizes[0] > sizes[1] >= sizes[2]
+    assert errors[0] < errors[1] <= errors[2] < 1.4 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "group", "words"),
+    [
+        ("int4", 48, "--group 48: choose 32, 64, 128"),
+        ("fp8", 64, "fp8 has a scale for 128 columns"),
+        ("bf16", 128, "bf16 has no scales"),
+        ("native", 32, "native keeps the groups"),
+    ],
+)
+def test_groups_that_a_format_has_not_are_refused(target, group, words, moe):
+    with pytest.raises(UsageError, match=words):
+        Conversion(open_checkpoint(moe), target, group=group)
 
 
 def test_experts_only_leaves_the_rest(moe, tmp_path):

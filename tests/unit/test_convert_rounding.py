@@ -9,7 +9,8 @@ import torch
 from kt.kernels.library import Source, load
 from tests.native.harness import RUNNABLE, aligned, pool_of
 
-K = 320
+K = 384
+FOUR_BITS = [f"I4_G{group}{m}" for m in ("", "M") for group in (32, 64, 128)]
 
 
 def rounded(
@@ -38,15 +39,17 @@ def weights(kind: str, n: int = 48, k: int = K) -> np.ndarray:
     return (0.02 * drawn).astype(np.float32)
 
 
-def errors(values: np.ndarray, got: np.ndarray, weight: np.ndarray | float = 1.0) -> np.ndarray:
-    """Sum of squares of every group of 32."""
+def errors(
+    values: np.ndarray, got: np.ndarray, weight: np.ndarray | float = 1.0, group: int = 32
+) -> np.ndarray:
+    """Sum of squares of every group."""
     squares = weight * np.square(values.astype(np.float64) - got)
-    return squares.reshape(len(values), -1, 32).sum(-1)
+    return squares.reshape(len(values), -1, group).sum(-1)
 
 
-def best_scale_errors(values: np.ndarray) -> np.ndarray:
+def best_scale_errors(values: np.ndarray, group: int) -> np.ndarray:
     """The least sum of squares of codes -8 .. 7 with one scale: a fine grid, each point refined."""
-    groups = values.reshape(-1, 32).astype(np.float64)
+    groups = values.reshape(-1, group).astype(np.float64)
     peak = groups[np.arange(len(groups)), np.abs(groups).argmax(1)]
     best = np.full(len(groups), np.inf)
     for at in np.concatenate([np.linspace(4, 14, 200), np.linspace(-14, -4, 200)]):
@@ -60,10 +63,11 @@ def best_scale_errors(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
-def test_the_search_finds_nearly_the_best_scale(kind):
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_the_search_finds_nearly_the_best_scale(kind, group):
     values = weights(kind)
-    found = errors(values, rounded(values, "I4_G32")[0]).sum()
-    best = best_scale_errors(values).sum()
+    found = errors(values, rounded(values, f"I4_G{group}")[0]).sum()
+    best = best_scale_errors(values, group).sum()
     assert best * 0.999 < found < best * 1.002
 
 
@@ -74,17 +78,22 @@ def test_the_search_finds_nearly_the_best_scale(kind):
         ("I4_G32", "heavy", 0.94),
         ("I4_G32M", "normal", 0.85),
         ("I4_G32M", "heavy", 0.85),
+        ("I4_G128", "normal", 0.90),
+        ("I4_G128", "heavy", 0.94),
+        ("I4_G128M", "normal", 0.88),
+        ("I4_G128M", "heavy", 0.88),
     ],
 )
 def test_the_search_is_better_than_rounding_to_nearest(packed_format, kind, gain):
     values = weights(kind)
-    plain = errors(values, rounded(values, packed_format, search=False)[0])
-    found = errors(values, rounded(values, packed_format)[0])
+    group = int(packed_format.split("_G")[1].rstrip("M"))
+    plain = errors(values, rounded(values, packed_format, search=False)[0], group=group)
+    found = errors(values, rounded(values, packed_format)[0], group=group)
     assert found.sum() < gain * plain.sum()
     assert (found <= plain * 1.0001).all()  # in no group worse
 
 
-@pytest.mark.parametrize("packed_format", ["I4_G32", "I4_G32M"])
+@pytest.mark.parametrize("packed_format", FOUR_BITS)
 def test_importance_lowers_the_error_that_counts(packed_format):
     values = weights("normal")
     counts = np.random.default_rng(2).lognormal(0, 1.5, K).astype(np.float32)
@@ -93,7 +102,7 @@ def test_importance_lowers_the_error_that_counts(packed_format):
     assert minded < 0.95 * alike
 
 
-@pytest.mark.parametrize("packed_format", ["I4_G32", "I4_G32M", "F8_G128"])
+@pytest.mark.parametrize("packed_format", [*FOUR_BITS, "F8_G128"])
 def test_bytes_do_not_depend_on_variant_or_threads(packed_format):
     values = weights("heavy", 53, 333)
     _, want = rounded(values, packed_format)
@@ -102,15 +111,15 @@ def test_bytes_do_not_depend_on_variant_or_threads(packed_format):
             assert rounded(values, packed_format, variant=variant, threads=threads)[1] == want
 
 
-@pytest.mark.parametrize("packed_format", ["I4_G32", "I4_G32M"])
+@pytest.mark.parametrize("packed_format", FOUR_BITS)
 def test_groups_that_codes_can_hold_come_back_exactly(packed_format):
-    codes = np.random.default_rng(5).integers(-8, 8, (20, 64)).astype(np.float32)
+    codes = np.random.default_rng(5).integers(-8, 8, (20, 256)).astype(np.float32)
     codes[:, ::32], codes[:, 1::32] = -8, 7
     values = codes * np.float32(0.25)
     np.testing.assert_array_equal(rounded(values, packed_format)[0], values)
 
 
-@pytest.mark.parametrize("packed_format", ["I4_G32", "I4_G32M", "F8_G128"])
+@pytest.mark.parametrize("packed_format", [*FOUR_BITS, "F8_G128"])
 def test_zeros_and_extremes(packed_format):
     values = np.zeros((4, 160), np.float32)
     values[1] = 1e-30
@@ -118,7 +127,7 @@ def test_zeros_and_extremes(packed_format):
     values[3] = 60000.0
     got, _ = rounded(values, packed_format)
     assert np.isfinite(got).all() and not got[0].any()
-    assert abs(got[2, 7] + 3) < 0.01 and not got[2, 32:].any()
+    assert abs(got[2, 7] + 3) < 0.01 and not got[2, 128:].any()
     np.testing.assert_allclose(got[3], 60000, rtol=0.01)
 
 

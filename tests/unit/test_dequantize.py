@@ -7,6 +7,7 @@ import pytest
 from kt.errors import ModelError
 from kt.weights.dequantize import dequantize
 from kt.weights.encodings import BY_ID, BY_NAME, ENCODINGS, IMPLEMENTED
+from kt.weights.iq_grids import SIZES, grid_codes
 from kt.weights.tensor import Tensor
 from tests.tiny import random_blocks
 
@@ -53,10 +54,20 @@ def test_random_blocks_of_the_tiny_models_are_finite():
         assert got.std() > 0
 
 
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
+def test_grids_are_those_of_the_gguf_package(name):
+    theirs = getattr(gguf.quants, name)
+    theirs.init_grid()
+    sizes = SIZES["IQ1" if name == "IQ1_S" else name if name in SIZES else "IQ2"]
+    np.testing.assert_array_equal(
+        np.array(sizes)[grid_codes(name)], theirs.grid.reshape(theirs.grid_shape)
+    )
+
+
 def test_an_encoding_without_arithmetic_is_refused_by_name():
     raw = np.zeros(66, dtype=np.uint8)
-    with pytest.raises(ModelError, match="'w' has type IQ2_XXS"):
-        dequantize(Tensor("w", (1, 256), BY_ID[16], raw))
+    with pytest.raises(ModelError, match="'w' has type TQ2_0"):
+        dequantize(Tensor("w", (1, 256), BY_ID[35], raw))
 
 
 def test_a_row_of_broken_blocks_has_no_size():

@@ -273,7 +273,21 @@ def test_a_gguf_llama_becomes_the_same_spec_but_interleaved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "encoding", ["Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16", "F32"]
+    "encoding",
+    [
+        "Q4_1",
+        "Q5_0",
+        "Q5_1",
+        "Q4_K",
+        "Q5_K",
+        "Q6_K",
+        "IQ1_S",
+        "IQ2_XS",
+        "IQ3_S",
+        "BF16",
+        "F16",
+        "F32",
+    ],
 )
 def test_every_encoding_opens(tmp_path, encoding):
     found = open_checkpoint(tiny_gguf(tmp_path / "x.gguf", encoding=encoding, num_hidden_layers=1))
@@ -284,11 +298,11 @@ def test_every_encoding_opens(tmp_path, encoding):
 def test_an_encoding_without_arithmetic_is_refused_by_tensor_and_type(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
     write_llama_fields(writer, {**SIZES, "num_hidden_layers": 1})
-    kind = gguf.GGMLQuantizationType.IQ3_S
-    writer.add_tensor("token_embd.weight", np.zeros((320, 110), dtype=np.uint8), raw_dtype=kind)
+    kind = gguf.GGMLQuantizationType.TQ1_0
+    writer.add_tensor("token_embd.weight", np.zeros((320, 54), dtype=np.uint8), raw_dtype=kind)
     finish(writer, tmp_path / "x.gguf")
     with pytest.raises(
-        ModelError, match=r"'token_embd\.weight' has type IQ3_S, which is not supported"
+        ModelError, match=r"'token_embd\.weight' has type TQ1_0, which is not supported"
     ):
         open_checkpoint(tmp_path / "x.gguf")
 

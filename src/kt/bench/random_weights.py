@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from kt.bench.formats import Format
 from kt.weights.encodings import BY_NAME, FP8, INT8, U4, Encoding
+from kt.weights.iq_grids import SIZES, grid_codes
 from kt.weights.quant import E2M1, E4M3, Quant, Zeros
 from kt.weights.tensor import Tensor
 
@@ -40,14 +42,17 @@ def turned(tensor: Tensor, by: int) -> Tensor:
 
 # Formats whose scales lie apart: encoding, scale type, columns of a scale (0: all), zero points.
 _APART: Final[dict[str, tuple[Encoding, str, int, bool]]] = {
+    "F8_G32": (FP8, "F32", 32, False),
     "F8_G128": (FP8, "F32", 128, False),
     "F8_ROW": (FP8, "F32", 0, False),
     "F8_MX": (FP8, "E8M0", 32, False),
     "I8_ROW": (INT8, "F32", 0, False),
     "I4_B32": (U4, "BF16", 32, False),
+    "I4_B128": (U4, "BF16", 128, False),
     "I4_Z32": (U4, "F32", 32, True),
     "I4_Z64": (U4, "F32", 64, True),
     "I4_Z128": (U4, "F32", 128, True),
+    "I4_Z128H": (U4, "F16", 128, True),
     "F4_NV": (U4, "E4M3", 16, False),
 }
 _FP8_MASK: Final = 0xBF  # sizes below 2
@@ -92,7 +97,7 @@ def _scales(
     if scale_type == "BF16":
         upper: npt.NDArray[np.uint16] = (values.view(np.uint32) >> 16).astype(np.uint16)
         return upper
-    return values
+    return values.astype("<f2") if scale_type == "F16" else values
 
 
 def _half(blocks: U8, at: int, value: float) -> None:
@@ -181,6 +186,23 @@ def _fp4(blocks: U8, deviation: float) -> None:
     blocks[:, 0] = _mixed(_POWERS, target, len(blocks), np.random.default_rng(0))
 
 
+def _grid(encoding: str, divisor: int = 1, steps: int = 16) -> Callable[[U8, float], None]:
+    """IQ types: d * (2 s + 1) / divisor * size, s below `steps`."""
+    sizes = np.array(SIZES[encoding if encoding in SIZES else encoding[:3]], np.float64)
+    size = float(np.sqrt(np.mean(sizes[grid_codes(encoding)] ** 2)))
+    odd = ((4 * steps * steps - 1) / 3) ** 0.5  # root mean square of 1, 3, ..
+
+    def fill(blocks: U8, deviation: float) -> None:
+        scale = deviation * divisor / (size * odd)
+        if encoding != "IQ1_M":
+            return _half(blocks, 0, scale)
+        low, high = np.array([scale], "<f2").view(np.uint8).tolist()
+        for at, nibble in zip((49, 51, 53, 55), (low, low >> 4, high, high >> 4), strict=True):
+            blocks[:, at] = blocks[:, at] & 15 | (nibble & 15) << 4
+
+    return fill
+
+
 _BLOCKS: Final = {
     "Q5_0": _five,
     "Q5_1": _five_min,
@@ -192,4 +214,10 @@ _BLOCKS: Final = {
     "IQ4_NL": _nl,
     "IQ4_XS": _nl_k,
     "MXFP4": _fp4,
+    "IQ1_S": _grid("IQ1_S", steps=8),
+    "IQ1_M": _grid("IQ1_M", steps=8),
+    "IQ2_XXS": _grid("IQ2_XXS", 8),
+    "IQ2_S": _grid("IQ2_S", 8),
+    "IQ3_XXS": _grid("IQ3_XXS", 4),
+    "IQ3_S": _grid("IQ3_S"),
 }

@@ -40,6 +40,10 @@ def convert(
     target: Annotated[
         Format | None, typer.Option("--format", help="How weights are stored.")
     ] = None,
+    group: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="int8, int4, int4m: columns of a scale: 32, 64 or 128."),
+    ] = None,
     experts_only: Annotated[
         bool, typer.Option("--experts-only", help="All but the experts keep their own format.")
     ] = False,
@@ -73,9 +77,12 @@ def convert(
         )
     if calibration is not None and target not in (Format.INT4, Format.INT4M):
         raise UsageError("--calibration goes with --format int4 and int4m")
+    from kt.convert.targets import check_group
+
     entry = catalog.resolve(source)
     runnable.check(entry)
-    conversion = _prepare(entry, target.value, experts_only, dry_run)
+    check_group(target.value, group)
+    conversion = _prepare(entry, target.value, group, experts_only, dry_run)
     if conversion.grown and target is not Format.NATIVE:
         render.warn(
             f"{conversion.grown} matrices take more room as {target.value} than they take now, and "
@@ -88,12 +95,14 @@ def convert(
     convert_view.show_report(manifest, Path(dest), as_json=as_json)
 
 
-def _prepare(entry: Entry, target: str, experts_only: bool, dry_run: bool) -> Conversion:
+def _prepare(
+    entry: Entry, target: str, group: int | None, experts_only: bool, dry_run: bool
+) -> Conversion:
     from kt.convert.convert import Conversion
     from kt.weights.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(_locate(entry, dry_run))
-    return Conversion(checkpoint, target, experts_only, entry.repo)
+    return Conversion(checkpoint, target, experts_only, entry.repo, group=group)
 
 
 def _locate(entry: Entry, dry_run: bool) -> Path:

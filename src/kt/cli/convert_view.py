@@ -31,6 +31,7 @@ def show_sizes(conversion: Conversion, *, as_json: bool) -> None:
         render.json(
             {
                 "format": conversion.target,
+                "group": conversion.group,
                 "experts_only": conversion.experts_only,
                 "source_bytes": conversion.checkpoint.tensor_bytes,
                 "bytes": conversion.nbytes,
@@ -54,7 +55,7 @@ def show_report(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> Non
     layers, worst = report.layers(manifest), report.worst(manifest)
     total = sum(row["bytes"] for row in layers)
     if as_json:
-        keys = ("format", "experts_only", "calibration", "kt_version", "source")
+        keys = ("format", "group", "experts_only", "calibration", "kt_version", "source")
         facts = {key: manifest[key] for key in keys}
         render.json({**facts, "bytes": total, "layers": layers, "worst": worst})
         return

@@ -1,15 +1,16 @@
 """What each input of a matrix counts: its mean square while the model reads a text.
 
 An error in a weight changes an output by that error times the input, so squared errors weighted by
-the inputs' mean squares are those of the outputs. Only what the step program shows between its
-operations is measured: the inputs of q, k, v, o, gate and up. The inputs of down stay inside an
-operation; its weights count alike.
+the inputs' mean squares are those of the outputs. The inputs of q, k, v, o, gate and up are what
+the step program shows between its operations; experts share theirs. The inputs of down stay inside
+an operation, which adds their squares up (kt_op.squares), for every expert apart.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,21 +30,35 @@ from kt.tokenizer import Tokenizer
 from kt.units import Choice
 from kt.weights.checkpoint import Checkpoint
 
-CHUNK: Final = 256
+CHUNK: Final = 240
 TOKENS: Final = 16_384
 """What is read of a text, in parts of CHUNK tokens."""
 LEAST_TOKENS: Final = 64
 FLOOR: Final = 0.01
 """No input counts less than this part of the mean: the text is only a sample."""
+PRIOR: Final = 64
+"""The layer's mean joins what an expert saw, as if it were of this many more tokens."""
 
 Importance = dict[str, F32]
-"""Role ("layers.3.q", "layers.3.experts.up") -> float32 [k], 1 on average."""
+"""Role ("layers.3.q", "layers.3.experts.up") -> float32 [k], 1 on average; of the experts' down
+[experts, k]."""
+
+F64 = npt.NDArray[np.float64]
 
 
-Point = tuple[str, list[str]]
-"""A slot, and the roles of the matrices that read it."""
+@dataclass
+class Points:
+    """What is measured. slots: a slot's name -> roles of the matrices that read it. squares: role
+    of a down -> sums of squares [experts or 1, k] that the operation adds to. top_k: experts of a
+    token, 1 for a dense layer, by the same role.
+    """
 
-_MLP: Final = ("gate", "up", "experts.gate", "experts.up")
+    slots: dict[str, list[str]] = field(default_factory=dict)
+    squares: dict[str, F64] = field(default_factory=dict)
+    top_k: dict[str, int] = field(default_factory=dict)
+
+
+_MLP: Final = ["gate", "up", "experts.gate", "experts.up"]
 
 
 class Calibration:
@@ -77,16 +92,14 @@ class Calibration:
                 f"{self.path} has {len(ids)} tokens; {LEAST_TOKENS} are the least for calibration",
                 hint=f"A few pages of the kind of text the model is for: {TOKENS} tokens.",
             )
-        points: list[Point] = []
+        points = Points()
         executor = self._executor(checkpoint, machine, points)
         try:
             return _measure(executor, points, ids, progress or (lambda done, total: None))
         finally:
             executor.close()
 
-    def _executor(
-        self, checkpoint: Checkpoint, machine: Machine, points: list[Point]
-    ) -> CpuExecutor:
+    def _executor(self, checkpoint: Checkpoint, machine: Machine, points: Points) -> CpuExecutor:
         model = families.spec(checkpoint)
         decided = plan(
             model,
@@ -105,59 +118,74 @@ class Calibration:
             n_pages=pages_for(CHUNK),
             max_batch_tokens=CHUNK,
             max_logits=1,
-            alter=lambda program: points.extend(_spread(program, self.library.lib)),
+            alter=lambda program: _spread(program, self.library, points),
         )
 
 
 def _measure(
     executor: CpuExecutor,
-    points: list[Point],
+    points: Points,
     ids: Sequence[int],
     progress: Callable[[int, int], None],
 ) -> Importance:
     length = min(CHUNK, executor.context)
     chunks = [ids[first : first + length] for first in range(0, len(ids), length)]
-    sums: dict[str, npt.NDArray[np.float64]] = {}
+    sums: dict[str, F64] = {}
     for done, chunk in enumerate(chunks):
         executor.forward(_batch(chunk), n_ops=len(executor.operations) - 1)
-        for slot, _ in points:
+        for slot in points.slots:
             squares = np.square(executor.slot(slot, len(chunk)).astype(np.float64)).sum(axis=0)
             sums[slot] = sums[slot] + squares if slot in sums else squares
         progress(done + 1, len(chunks))
     result: Importance = {}
-    for slot, roles in points:
-        mean = float(sums[slot].mean()) or 1.0
-        counts = np.maximum(sums[slot] / mean, FLOOR).astype(np.float32)
-        result |= dict.fromkeys(roles, counts)
+    for slot, roles in points.slots.items():
+        result |= dict.fromkeys(roles, _counts(sums[slot]))
+    for role, squares in points.squares.items():
+        prior = squares.sum(axis=0) * (PRIOR / (len(ids) * points.top_k[role]))
+        counts = _counts(squares + prior)
+        result[role] = counts if len(counts) > 1 else counts[0]
     return result
 
 
-def _spread(program: StepProgram, lib: Any) -> list[Point]:
+def _counts(squares: F64) -> F32:
+    """Sums of squares [k], or [experts, k], as what an input counts."""
+    mean = squares.mean(axis=-1, keepdims=True)
+    counts: F32 = np.maximum(squares / np.where(mean > 0, mean, 1), FLOOR).astype(np.float32)
+    return counts
+
+
+def _spread(program: StepProgram, library: Library, points: Points) -> None:
     """Gives every norm and attention of a layer a slot of its own, so that one pass shows them all;
-    what reads them follows.
+    what reads them follows. MLPs get a place for the squares of what their down reads.
     """
+    lib = library.lib
     names = {number: name for name, (number, _) in program.slots.items()}
-    points: list[Point] = []
     place: dict[int, int] = {}  # slot -> where its last value is
-    layer, after_mlp = -1, True
-    for op in program.operations:
+    attended = ""  # the layer whose attention has been
+    for op, layer in zip(program.operations, program.places, strict=True):
         name, number = names[op.out], op.out
         source = getattr(op, "in")
         setattr(op, "in", place.get(source, source))
         if op.kind == lib.KT_OP_ATTENTION:
-            layer, after_mlp = layer + 1, False
-            roles = ["o"]
+            attended, roles = layer, ["o"]
         elif op.kind == lib.KT_OP_NORM and name == "normed":
-            roles = ["q", "k", "v"] if after_mlp else list(_MLP)
+            roles = _MLP if attended == layer else ["q", "k", "v"]
         else:
-            after_mlp = after_mlp or op.kind == lib.KT_OP_MLP
+            if op.kind == lib.KT_OP_MLP:
+                _count_squares(op, layer, library, points)
             continue
-        at = layer + 1 if after_mlp else layer
-        slot = f"{name}.{len(points)}"
+        slot = f"{name}.{len(points.slots)}"
         place[number] = op.out = len(program.slots)
         program.slots[slot] = (place[number], program.slots[name][1])
-        points.append((slot, [f"layers.{at}.{role}" for role in roles]))
-    return points
+        points.slots[slot] = [layer + role for role in roles]
+
+
+def _count_squares(op: Any, layer: str, library: Library, points: Points) -> None:
+    routed = op.router.top_k > 0
+    role = f"{layer}experts.down" if routed else f"{layer}down"
+    squares = np.zeros((op.w[0].count, op.w[0].n))
+    op.squares = library.ffi.cast("double *", squares.ctypes.data)
+    points.squares[role], points.top_k[role] = squares, op.router.top_k or 1
 
 
 def _batch(ids: Sequence[int]) -> Batch:

@@ -15,6 +15,7 @@ from kt.convert.layout import FileLayout, Matrix, layout
 from kt.convert.mapped import forget
 from kt.convert.packer import Packer, check_error
 from kt.convert.source import describe, small_files
+from kt.convert.targets import check_group
 from kt.errors import ModelError
 from kt.kernels.library import Library
 from kt.models import families
@@ -28,7 +29,8 @@ Progress = Callable[[int, int], None]
 @dataclass
 class Conversion:
     """A checked and sized conversion; nothing is written yet. calibration: a text that tells what
-    inputs count. Raises ModelError.
+    inputs count. group: columns of a scale, None: as the format has it. Raises ModelError, and
+    UsageError for a group that the format has not.
     """
 
     checkpoint: Checkpoint
@@ -36,15 +38,19 @@ class Conversion:
     experts_only: bool = False
     repo: str | None = None
     calibration: Calibration | None = None
+    group: int | None = None
     files: list[FileLayout] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.group = check_group(self.target, self.group)
         if self.checkpoint.kind == "packed":
             raise ModelError(
                 f"{self.checkpoint.path} is converted already", hint="Convert the original model."
             )
         families.spec(self.checkpoint)  # a model that kt cannot run is not worth converting
-        self.files = layout(self.checkpoint, self.target, experts_only=self.experts_only)
+        self.files = layout(
+            self.checkpoint, self.target, self.group, experts_only=self.experts_only
+        )
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +110,7 @@ class Conversion:
             "kt_packed": LAYOUT,
             "kt_version": __version__,
             "format": self.target,
+            "group": self.group,
             "experts_only": self.experts_only,
             "calibration": self.calibration.identity if self.calibration else None,
             "source": describe(self.checkpoint, self.repo),

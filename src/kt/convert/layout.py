@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ from kt.weights.packed_folder import ALIGNMENT
 from kt.weights.tensor import Tensor
 
 REST: Final = "rest.safetensors"
+
+Choose = Callable[[str, Tensor], str]
+"""(role, tensor) -> packed format."""
 
 
 @dataclass(frozen=True)
@@ -74,30 +77,28 @@ class FileLayout:
         return len(self.header) + data
 
 
-def layout(checkpoint: Checkpoint, target: str, *, experts_only: bool) -> list[FileLayout]:
+def layout(
+    checkpoint: Checkpoint, target: str, group: int | None, *, experts_only: bool
+) -> list[FileLayout]:
     """All files of a conversion, in the order in which they are written. Raises ModelError."""
+    choose = partial(packed_format, target=target, group=group, experts_only=experts_only)
     roles: dict[int, list[str]] = {index: [] for index in sorted(checkpoint.expert_layers)}
     for role in sorted(checkpoint.roles):
         roles.setdefault(_layer(role), []).append(role)
-    return [
-        _file(checkpoint, index, names, target, experts_only)
-        for index, names in sorted(roles.items())
-    ]
+    return [_file(checkpoint, index, names, choose) for index, names in sorted(roles.items())]
 
 
 def _layer(role: str) -> int:
     return int(role.split(".")[1]) if role.startswith("layers.") else -1
 
 
-def _file(
-    checkpoint: Checkpoint, index: int, roles: list[str], target: str, experts_only: bool
-) -> FileLayout:
+def _file(checkpoint: Checkpoint, index: int, roles: list[str], choose: Choose) -> FileLayout:
     name = REST if index < 0 else f"layer-{index:05d}.safetensors"
     result = FileLayout(name, [], [], [])
     for role in roles:
         tensor = checkpoint.tensor(role)
         if len(tensor.shape) == 2 and not role.endswith(".bias"):
-            _add(result, role, [tensor], target, experts_only)
+            _add(result, role, [tensor], choose)
         elif len(tensor.shape) > 2:
             raise ModelError(f"{tensor.name} {list(tensor.shape)} cannot be converted")
         else:
@@ -106,12 +107,9 @@ def _file(
     if index in checkpoint.expert_layers:
         for part in PARTS:
             role = f"layers.{index}.experts.{part}"
-            _add(result, role, checkpoint.experts(index, part), target, experts_only)
+            _add(result, role, checkpoint.experts(index, part), choose)
     return result
 
 
-def _add(
-    file: FileLayout, role: str, tensors: Sequence[Tensor], target: str, experts_only: bool
-) -> None:
-    chosen = packed_format(role, tensors[0], target, experts_only=experts_only)
-    file.matrices.append(Matrix(role, tensors, chosen))
+def _add(file: FileLayout, role: str, tensors: Sequence[Tensor], choose: Choose) -> None:
+    file.matrices.append(Matrix(role, tensors, choose(role, tensors[0])))

@@ -41,8 +41,8 @@ class Piece:
 
 class Packer:
     """Packs pieces on `threads` threads, each with its own native pool: what follows from a piece
-    does not depend on how many there are. importance: role -> what its inputs count (float32 [k]).
-    Use it in a `with`.
+    does not depend on how many there are. importance: role -> what its inputs count: float32 [k],
+    or one such row for each expert. Use it in a `with`.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class Packer:
         importance = self._importance.get(matrix.name)
         waiting: deque[Future[Piece]] = deque()
         for index, part in _parts(matrix.tensors):
-            waiting.append(
-                self._executor.submit(self._pack, index, part, matrix.format, importance)
-            )
+            counts = importance
+            if importance is not None and importance.ndim == 2:
+                counts = np.ascontiguousarray(importance[index])
+            waiting.append(self._executor.submit(self._pack, index, part, matrix.format, counts))
             if len(waiting) > 2 * self._threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -11,7 +11,9 @@ from kt.kernels.library import Source
 from kt.weights.apart import raw_codes
 from kt.weights.dequantize import dequantize
 from kt.weights.encodings import COLUMN_WORDS, GPTQ, GPTQ8
-from kt.weights.quant import Quant
+from kt.weights.iq import IQ_DECODERS
+from kt.weights.iq_grids import grid_codes
+from kt.weights.quant import Bytes, Quant
 from kt.weights.tensor import Tensor
 
 # Scale types of kt.h; bytes mean what the packed format says.
@@ -25,7 +27,9 @@ def source_of(tensor: Tensor, packed_format: str) -> Source:
     quant = tensor.quant
     n = tensor.shape[0]
     if packed_format == tensor.encoding.packed_format:
-        return Source(tensor.data, tensor.encoding.id, tensor.data.size // n)
+        name = tensor.encoding.name
+        grid = grid_codes(name) if name in IQ_DECODERS else None
+        return Source(tensor.data, tensor.encoding.id, tensor.data.size // n, grid=grid)
     if quant is None or packed_format != quant.packed_format or quant.order is not None:
         values = dequantize(tensor)
         return Source(values, 0, values.nbytes // n)
@@ -58,8 +62,23 @@ def _apart(tensor: Tensor, quant: Quant) -> Source:
         scale_type=_SCALE_TYPES[scale_type],
         scale_stride=scales.shape[1],
         scale_block=quant.block,
-        zeros=quant.zeros() if quant.zeros else None,
+        zeros=_zeros(tensor, quant),
     )
+
+
+def _zeros(tensor: Tensor, quant: Quant) -> Bytes | None:
+    """Zero points, for a packed format that has some; others mean the middle of the codes."""
+    if quant.zeros is None:
+        return None
+    zeros = quant.zeros()
+    if quant.packed_format.startswith("I4_Z"):
+        return zeros
+    if (zeros != 8).any():
+        raise ModelError(
+            f"{tensor.name} has zero points other than 8, and config.json says that it has none",
+            hint='If the checkpoint is sound, set "sym": false in its quantization_config.',
+        )
+    return None
 
 
 def _row_bytes(tensor: Tensor) -> int:

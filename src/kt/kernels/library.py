@@ -16,7 +16,7 @@ class Source:
     """Where a matrix is packed from: kt_source in native/include/kt.h. data, scales and zeros are
     buffers. scale_block: rows and columns that share a scale; scale_stride: scales of a row.
     search: 4-bit scales that make the squared error small; importance: float32 [k], what each
-    input's error counts then."""
+    input's error counts then. grid: uint8, of an IQ type."""
 
     data: Any
     encoding: int
@@ -28,6 +28,7 @@ class Source:
     zeros: Any = None
     search: bool = False
     importance: Any = None
+    grid: Any = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ class Library:
         if source.importance is not None:
             keep.append(ffi.from_buffer("float[]", source.importance))
             native.importance = keep[-1]
+        if source.grid is not None:
+            keep.append(ffi.from_buffer("uint8_t[]", source.grid))
+            native.grid = keep[-1]
         n, k = shape
         self.check(self.lib.kt_pack(pool, self.format(packed_format), n, k, native, target))
 

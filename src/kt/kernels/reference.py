@@ -7,6 +7,7 @@ dims, N outputs, K inputs, E experts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from kt.models.spec import RopeSpec, RouterSpec
 
-BLOCK = 32  # K of one scale in the packed formats, and of one activation scale
+BLOCK = 32  # K of one activation scale
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -154,14 +155,19 @@ def round_weights(w: Tensor, packed_format: str) -> Tensor:
     """What kt_pack makes of float32 w [N, K], as float32. packed_format: kt.h's name without KT_,
     one of those that float sources go into.
 
-    Integer formats have one float16 scale per 32 K, and codes rounded to nearest, ties to even.
+    Integer formats have one float16 scale per group of K, and codes rounded to nearest, ties to
+    even. The columns that the last group lacks count as zeros.
     """
     if packed_format in ("F32", "F16", "BF16"):
         dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
         return w.to(dtype[packed_format]).float()
     n, k = w.shape
-    blocks = functional.pad(w, (0, -k % BLOCK)).reshape(n, -1, BLOCK)
-    return _ROUNDERS[packed_format](blocks).reshape(n, -1)[:, :k]
+    match = re.fullmatch(r"(I[48])_G(\d+)(M?)", packed_format)
+    if match is None:
+        raise ValueError(f"floats are not rounded to {packed_format}")
+    kind, group, minimum = match.groups()
+    groups = functional.pad(w, (0, -k % int(group))).reshape(n, -1, int(group))
+    return _ROUNDERS[kind + minimum](groups).reshape(n, -1)[:, :k]
 
 
 def round_activations(x: Tensor) -> Tensor:
@@ -216,4 +222,4 @@ def _round_i4_min(blocks: Tensor) -> Tensor:
     return codes * scale + minimum
 
 
-_ROUNDERS = {"I8_G32": _round_i8, "I4_G32": _round_i4, "I4_G32M": _round_i4_min}
+_ROUNDERS = {"I8": _round_i8, "I4": _round_i4, "I4M": _round_i4_min}

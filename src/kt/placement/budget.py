@@ -12,6 +12,7 @@ from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 from kt.models.tensors import PARTS, expected_tensors
 from kt.units import MIB
 from kt.weights.checkpoint import Checkpoint
+from kt.weights.iq import IQ_DECODERS
 from kt.weights.tensor import Tensor
 
 PAGE_TOKENS: Final = 32
@@ -43,28 +44,43 @@ PACKINGS: Final[dict[str, Packing]] = {
     "F32": Packing(64),
     "F16": Packing(32),
     "BF16": Packing(32),
+    "F8_G32": Packing(16, 32, 64),
     "F8_G128": Packing(16, 128, 64),
     "F8_ROW": Packing(16, ROW, 64),
     "F8_MX": Packing(16, 32, 16),
     "I8_G32": Packing(16, 32, 32),
+    "I8_G64": Packing(16, 64, 32),
+    "I8_G128": Packing(16, 128, 32),
     "I8_ROW": Packing(16, ROW, 64),
     "I6_K16": Packing(12, SUPER, 288),
     "I5_G32": Packing(10, 32, 32),
     "I5_G32M": Packing(10, 32, 64),
     "I5_K32M": Packing(10, SUPER, 320),
     "I4_G32": Packing(8, 32, 32),
+    "I4_G64": Packing(8, 64, 32),
+    "I4_G128": Packing(8, 128, 32),
     "I4_B32": Packing(8, 32, 32),
+    "I4_B128": Packing(8, 128, 32),
     "I4_G32M": Packing(8, 32, 64),
+    "I4_G64M": Packing(8, 64, 64),
+    "I4_G128M": Packing(8, 128, 64),
     "I4_K32M": Packing(8, SUPER, 320),
     "I4_Z32": Packing(8, 32, 80),
     "I4_Z64": Packing(8, 64, 80),
     "I4_Z128": Packing(8, 128, 80),
+    "I4_Z128H": Packing(8, 128, 48),
     "I4_NL": Packing(8, 32, 32),
     "I4_NLK": Packing(8, SUPER, 160),
     "F4_MX": Packing(8, 32, 16),
     "F4_NV": Packing(8, 32, 32),
+    "I4_IQ3XXS": Packing(8, SUPER, 160),
+    "I4_IQ3S": Packing(8, SUPER, 160),
     "I3_K16": Packing(6, SUPER, 288),
+    "I3_IQ2XXS": Packing(6, SUPER, 160),
+    "I3_IQ2": Packing(6, SUPER, 288),
+    "I3_IQ1M": Packing(6, SUPER, 288),
     "I2_K16M": Packing(4, SUPER, 320),
+    "I2_IQ1S": Packing(4, SUPER, 160),
 }
 """The layout of native/formats/layout.h, in bytes. A test compares it with kt_packed_bytes."""
 
@@ -111,6 +127,19 @@ def weight_bytes(
                 matrices = checkpoint.experts(index, part)
                 parts["experts"] += sum(tensor_bytes(matrix, format_of) for matrix in matrices)
     return {name: count for name, count in parts.items() if count}
+
+
+def decoded_wider(checkpoint: Checkpoint) -> dict[str, int]:
+    """GGUF types whose values get a code each, of more bits than in the file -> bytes more."""
+    more: dict[str, int] = {}
+    tensors = [checkpoint.tensor(role) for role in checkpoint.roles]
+    for layer in checkpoint.expert_layers:
+        tensors += [matrix for part in PARTS for matrix in checkpoint.experts(layer, part)]
+    for tensor in tensors:
+        name = tensor.encoding.name
+        if name in IQ_DECODERS:
+            more[name] = more.get(name, 0) + tensor_bytes(tensor) - tensor.nbytes
+    return dict(sorted(more.items()))
 
 
 def tensor_bytes(tensor: Tensor, format_of: FormatOf = native_format) -> int:

@@ -136,11 +136,22 @@ def plan(
         source_bytes=0 if converted else checkpoint.tensor_bytes,
         mapped_bytes=checkpoint.tensor_bytes if converted else 0,
         usable=usable,
-        notes=checkpoint.notes,
+        notes=checkpoint.notes + _wider(checkpoint),
     )
     if result.needed > usable.value:
         raise refuse(result.to_json(), spec, checkpoint, asked=context)
     return result
+
+
+def _wider(checkpoint: Checkpoint) -> tuple[str, ...]:
+    types = budget.decoded_wider(checkpoint)
+    if not types:
+        return ()
+    more = sum(types.values())
+    return (
+        f"{', '.join(types)}: decoded to codes of 2 to 4 bits, exactly; that takes {more} bytes "
+        f"({format_bytes(more)}) more than the file has",
+    )
 
 
 def _context(spec: ModelSpec, asked: int | None, free_pages: int) -> Choice[int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kt.errors import ModelError
 from kt.weights.encodings import IMPLEMENTED
@@ -23,6 +24,11 @@ from kt.weights.tensor import Tensor
 
 Kind = Literal["gguf", "safetensors", "packed"]
 Parts = dict[tuple[str, int | None], Tensor]
+
+_ROUNDED: Final = {
+    "I8_G32": "8 bits, an error of about 0.5 %",
+    "BF16": "bfloat16, an error of about 0.2 %",
+}
 
 
 class Checkpoint:
@@ -69,17 +75,19 @@ class Checkpoint:
         """What of this checkpoint takes more memory than its files suggest, in words."""
         tensors = [*self._roles.values()]
         tensors += [tensor for parts in self._experts.values() for tensor in parts.values()]
-        shuffled = sum(bool(t.quant and t.quant.order is not None) for t in tensors)
+        shuffled = Counter(
+            t.packed_format for t in tensors if t.quant and t.quant.order is not None
+        )
         mixed = [
             f"experts of layer {layer}"
             for layer, parts in sorted(self._experts.items())
             if any(len(formats) > 1 for formats in _formats(parts).values())
         ]
         notes = []
-        if shuffled:
+        for packed, count in shuffled.items():
             notes.append(
-                f"{shuffled} matrices are in act-order, their groups no runs of columns: loaded as "
-                "float32, 4 bytes a weight; a checkpoint without act-order takes an eighth"
+                f"{count} matrices are in act-order, their groups no runs of columns: rounded to "
+                f"{_ROUNDED[packed]}; a checkpoint without act-order takes half of that, unrounded"
             )
         if mixed:
             notes.append(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from kt.errors import ModelError
 from kt.weights.apart import dequantize_apart
+from kt.weights.iq import IQ_DECODERS
 from kt.weights.tensor import Tensor
 
 F32 = npt.NDArray[np.float32]
@@ -202,4 +203,5 @@ _DECODERS: Final[dict[str, Callable[[U8], F32]]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
+    **IQ_DECODERS,
 }

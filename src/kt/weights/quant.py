@@ -54,7 +54,7 @@ class Quant:
     zeros: the zero points of 4-bit codes; None: 8. factor: float32 numbers
     that multiply whole matrices, one or one per matrix of a stack, or divide them. order: for every
     column the group it belongs to, where groups are no runs of columns (act-order); such a tensor
-    is loaded as F32.
+    is rounded to its packed_format.
     """
 
     packed_format: str

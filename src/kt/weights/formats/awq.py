@@ -42,13 +42,14 @@ def _build(module: Module, *, group: int) -> Tensor:
     if len(data.shape) != 2:
         raise ModelError(f"{data.name} {list(data.shape)}: stacks of words are not supported")
     k, n = data.shape[0], data.shape[1] * 8
-    packed = four_bit_format(group or k, k)
+    kind = scale_type(module.part("scale", "scales"))
+    packed = four_bit_format(group or k, k, kind, zeros=True)
     if not packed:
         raise ModelError(f"{module.name}: groups of {group} columns are not supported")
     block = (1, group or k)
     scales = transposed_scales(module, (n, k), block)
     zeros = Zeros(array(zero_words(module, (n, k), block)), _zeros)
-    quant = Quant(packed, scales, scale_type(module.parts["scale"]), block, zeros)
+    quant = Quant(packed, scales, kind, block, zeros)
     return module.tensor(AWQ, (n, k), quant)
 
 

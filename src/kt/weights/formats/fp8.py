@@ -74,9 +74,9 @@ def build(module: Module, *, block: Block | None, powers: bool = False) -> Tenso
 def _packed_format(module: Module, block: Block, kind: str, k: int) -> str:
     if block[1] % 128 == 0 or block[1] >= k:
         return "F8_G128"
-    if kind == "E8M0" and block[1] % 32 == 0:
-        return "F8_MX"
+    if block[1] % 32 == 0:
+        return "F8_MX" if kind == "E8M0" else "F8_G32"
     raise ModelError(
-        f"{module.name}: {kind} scales for blocks of {block[0]} x {block[1]} are not supported "
-        "(supported: multiples of 128 columns, and E8M0 scales for multiples of 32)"
+        f"{module.name}: scales for blocks of {block[0]} x {block[1]} are not supported "
+        "(supported: multiples of 32 columns)"
     )

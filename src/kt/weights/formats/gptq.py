@@ -1,8 +1,9 @@
 """GPTQ: codes of 4 or 8 bits in int32 words along the columns, a scale and zero point per group.
 
-Zero points of checkpoint_format "gptq" are stored minus one, those of "gptq_v2" as they are. With
-act-order, a column's group is what g_idx says; groups are then no runs of columns, and the matrix
-is loaded as float32, which holds a float16 scale times a 5-bit number exactly.
+Zero points of checkpoint_format "gptq" are stored minus one, those of "gptq_v2" as they are. "sym"
+says that all are in the middle of the codes; where it lies, packing refuses (engine/sources.py).
+With act-order, a column's group is what g_idx says; groups are then no runs of columns, and the
+matrix is rounded to a format with room for that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from kt.weights.tensor import Tensor
 
 ENDINGS = {".qweight": "data", ".qzeros": "zeros", ".scales": "scale", ".g_idx": "order"}
 
+SHUFFLED = {4: "I8_G32", 8: "BF16"}
+"""Bits -> what a matrix in act-order is rounded to."""
+
 # How the codes were found, not what they mean.
 _NOTED = (
     "batch_size block_name_to_quantize cache_block_outputs damp_percent dataset exllama_config "
@@ -37,7 +41,8 @@ def scheme(fields: Fields) -> Scheme:
     """quant_method gptq."""
     bits = fields.integer("bits")
     fields.expect("bits", 4, 8)
-    if bits == 8 and not fields.flag("sym", True):
+    symmetric = fields.flag("sym", bits == 8)
+    if bits == 8 and not symmetric:
         raise fields.refuse("sym", "8 bits with zero points")
     fields.expect("checkpoint_format", "gptq", "gptq_v2")
     fields.expect("pack_dtype", "int32")
@@ -48,7 +53,7 @@ def scheme(fields: Fields) -> Scheme:
     group = group_size(fields)
     plus = 0 if fields.get("checkpoint_format") == "gptq_v2" else 1
     fields.finish()
-    return Scheme(ENDINGS, partial(_build, bits=bits, group=group, plus=plus))
+    return Scheme(ENDINGS, partial(_build, bits=bits, group=group, plus=plus, zeros=not symmetric))
 
 
 def group_size(fields: Fields) -> int:
@@ -57,25 +62,27 @@ def group_size(fields: Fields) -> int:
     return 0 if size == -1 else fields.integer("group_size")
 
 
-def _build(module: Module, *, bits: int, group: int, plus: int) -> Tensor:
+def _build(module: Module, *, bits: int, group: int, plus: int, zeros: bool) -> Tensor:
     data = module.codes("I32")
     if len(data.shape) != 2:
         raise ModelError(f"{data.name} {list(data.shape)}: stacks of words are not supported")
     k, n = data.shape[0] * 32 // bits, data.shape[1]
-    packed = four_bit_format(group or k, k)
+    kind = scale_type(module.part("scale", "scales"))
+    packed = four_bit_format(group or k, k, kind, zeros=zeros)
     if bits == 8:
         packed = "I8_G32" if k % 32 == 0 and (group or k) % 32 == 0 else ""
     if not packed:
         raise ModelError(f"{module.name}: groups of {group} columns are not supported")
     block = (1, group or k)
     scales = transposed_scales(module, (n, k), block)
-    kind = scale_type(module.parts["scale"])
     if bits == 8 and kind != "F16":
         raise ModelError(f"{module.name}: {kind} scales of 8-bit codes are not supported")
     words = array(zero_words(module, (n, k), block, bits))
-    zeros = Zeros(words, partial(_zeros, bits=bits, plus=plus))
+    points = Zeros(words, partial(_zeros, bits=bits, plus=plus))
     order = group_order(module, k, block[1])
-    quant = Quant(packed if order is None else "F32", scales, kind, block, zeros, order=order)
+    if order is not None:
+        packed = SHUFFLED[bits]
+    quant = Quant(packed, scales, kind, block, points, order=order)
     return module.tensor(GPTQ if bits == 4 else GPTQ8, (n, k), quant)
 
 

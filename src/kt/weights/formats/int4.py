@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kt.errors import ModelError
 from kt.weights.apart import unpack_nibbles
 from kt.weights.encodings import U4
-from kt.weights.formats.gptq import group_order
+from kt.weights.formats.gptq import SHUFFLED, group_order
 from kt.weights.formats.module import Module, array, four_bit_format, groups, scale_type
 from kt.weights.quant import Bytes, Quant, Zeros
 from kt.weights.tensor import Tensor
@@ -29,16 +29,14 @@ def build(module: Module, *, group: int, symmetric: bool) -> Tensor:
     shape, block = (*lead, n, k), (1, group or k)
     scale = module.part("scale", "scales")
     kind = scale_type(scale)
-    packed = four_bit_format(block[1], k)
-    if symmetric and kind == "BF16" and block[1] == 32:
-        packed = "I4_B32"
+    packed = four_bit_format(block[1], k, kind, zeros=not symmetric)
     if not packed:
         raise ModelError(f"{module.name}: groups of {group} columns are not supported")
     scales = module.scales(scale, groups(shape, block))
     zeros = None if symmetric else _zeros(module, scales.shape)
     order = group_order(module, k, block[1])
     if order is not None:
-        packed = "F32"
+        packed = SHUFFLED[4]
     return module.tensor(U4, shape, Quant(packed, scales, kind, block, zeros, order=order))
 
 

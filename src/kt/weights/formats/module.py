@@ -112,11 +112,15 @@ def whole_rows(scale: Tensor, shape: tuple[int, ...]) -> tuple[int, int]:
     )
 
 
-def four_bit_format(group: int, k: int) -> str:
-    """The packed format of 4-bit codes with a scale (and zero point) per `group` columns; "" if
-    there is none.
+def four_bit_format(group: int, k: int, kind: str, *, zeros: bool) -> str:
+    """The smallest packed format that holds 4-bit codes with a scale of `kind` (and a zero point)
+    per `group` columns exactly; "" if there is none.
     """
-    for step in (128, 64, 32):
-        if group % step == 0 or group >= k:
-            return f"I4_Z{step}"
-    return ""
+    step = next((step for step in (128, 64, 32) if group % step == 0 or group >= k), 0)
+    if not step:
+        return ""
+    if kind == "F16" and not zeros:
+        return f"I4_G{step}"
+    if kind == "BF16" and not zeros:
+        return "I4_B128" if step == 128 else "I4_B32"
+    return "I4_Z128H" if kind == "F16" and step == 128 else f"I4_Z{step}"
