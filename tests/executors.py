@@ -25,9 +25,17 @@ RUNNABLE = [*NATIVE, "amx_model"]
 
 
 def executor(
-    path: Path, variant: str, *, threads: int = 2, pages: int = 64, tokens: int = 1024
+    path: Path,
+    variant: str,
+    *,
+    threads: int = 2,
+    pages: int = 64,
+    tokens: int = 1024,
+    read: bool = False,
 ) -> CpuExecutor:
-    """An executor over `path`; threads wrap around the CPUs this process may use."""
+    """An executor over `path`; threads wrap around the CPUs this process may use. read: see
+    CpuExecutor.
+    """
     checkpoint = open_checkpoint(path)
     allowed = survey(gpus=False).worker_cpus.value
     cpus = [allowed[i % len(allowed)] for i in range(threads)]
@@ -38,6 +46,7 @@ def executor(
         cpus=cpus,
         n_pages=pages,
         max_batch_tokens=tokens,
+        read=read,
     )
     assert made.variant == variant
     return made

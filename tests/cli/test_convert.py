@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kt.cli import app
+from kt.weights.share import Share
 from tests.tiny import tiny_gguf, tiny_qwen3_moe
 
 
@@ -46,7 +47,7 @@ def test_convert_verify_and_run(kt, model, tmp_path):
     assert status == 0 and out.startswith("4 files, ") and "every byte" in out
     status, out, err = kt("run", dest, "--prompt", "the quick brown fox", "--context", "256")
     assert status == 0
-    assert "of it mapped" in err and "of the converted files" in err
+    assert "read" in err and "huge pages make decoding faster" in err
     assert "tokens answered" in err
 
 
@@ -66,8 +67,17 @@ def test_json(kt, model, tmp_path):
     status, out, _ = kt("convert", "--verify", dest, "--json")
     assert json.loads(out) == {"ok": True, "files": 4, "bytes": report["bytes"]}
     status, out, _ = kt("run", dest, "--dry-run", "--json")
-    memory = json.loads(out)["plan"]["memory"]
-    assert memory["source_bytes"] == 0 and 0 < memory["mapped_bytes"] <= report["bytes"]
+    plan = json.loads(out)["plan"]
+    assert plan["loading"]["value"] == "read"
+    assert plan["memory"]["source_bytes"] == plan["memory"]["mapped_bytes"] == 0
+    server = Share(dest / "kt_manifest.json")
+    status, out, _ = kt("run", dest, "--dry-run", "--json")
+    plan = json.loads(out)["plan"]
+    assert plan["loading"]["value"] == "mapped"
+    assert 0 < plan["memory"]["mapped_bytes"] <= report["bytes"]
+    status, out, _ = kt("run", dest, "--dry-run")
+    assert "of it mapped" in out and "of the converted files" in out
+    server.close()
 
 
 def test_sizes_for_people(kt, model, tmp_path):

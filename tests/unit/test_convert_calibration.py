@@ -79,7 +79,7 @@ def test_inputs_are_measured_as_transformers_sees_them(kind, text, tmp_path):
 
 
 def expert_inputs(folder: Path, layer: int) -> np.ndarray:
-    """Sums of squares of what each expert's down reads [experts, k], and how many tokens chose one."""
+    """Sums of squares of what each expert's down reads [experts, k]."""
     weights = {name: w.float() for name, w in load_file(folder / "model.safetensors").items()}
     config = transformers.AutoConfig.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -178,6 +178,7 @@ def load(prepared: Prepared, progress: Callable[[int, int], None] | None = None)
         max_batch_tokens=decided.max_batch_tokens,
         max_logits=decided.max_logits,
         progress=progress,
+        read=decided.loading.value == "read",
     )
 
 

@@ -56,6 +56,8 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
         ("batch", f"{plan.max_batch.value} requests", plan.max_batch.reason),
         ("KV pages", str(plan.n_pages.value), plan.n_pages.reason),
     ]
+    if plan.loading.value != "packed":
+        rows.append(("weights", plan.loading.value, plan.loading.reason))
     render.facts(f"Plan for {plan.model}", rows, to=console)
     memory = [(PARTS[name], format_bytes(count)) for name, count in plan.parts.items()]
     if plan.mapped_bytes:

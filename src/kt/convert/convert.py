@@ -12,7 +12,6 @@ from kt import __version__
 from kt.convert.calibration import Calibration, Importance
 from kt.convert.destination import Destination
 from kt.convert.layout import FileLayout, Matrix, layout
-from kt.convert.mapped import forget
 from kt.convert.packer import Packer, check_error
 from kt.convert.source import describe, small_files
 from kt.convert.targets import check_group
@@ -21,6 +20,7 @@ from kt.kernels.library import Library
 from kt.models import families
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
+from kt.weights.mapped import forget
 from kt.weights.packed_folder import LAYOUT
 
 Progress = Callable[[int, int], None]

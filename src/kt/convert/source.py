@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from kt.convert.mapped import forget
 from kt.models.tensors import PARTS
 from kt.weights.checkpoint import Checkpoint
+from kt.weights.mapped import forget
 from kt.weights.packed_folder import GGUF_METADATA
 from kt.weights.tensor import Tensor
 

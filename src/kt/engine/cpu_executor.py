@@ -10,14 +10,14 @@ import numpy as np
 from kt.engine.batch import F32, I32, Batch, Sampled, SampleParams
 from kt.engine.diagnosis import diagnose
 from kt.engine.lowering import PackedMatrix, StepProgram, lower
+from kt.engine.packed_weights import mapped_at, read_into
 from kt.engine.sources import source_of
-from kt.errors import DoesNotFit, ModelError, NotFinite
+from kt.errors import DoesNotFit, NotFinite
 from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
-from kt.weights.packed_folder import ALIGNMENT
 
 Progress = Callable[[int, int], None]
 
@@ -26,8 +26,9 @@ _BEST = 20  # room for the best log probabilities of a row in kt_sample
 
 class CpuExecutor:
     """Executor on `cpus`, one pinned worker each. max_logits: rows of a batch that want logits (0:
-    all of them). progress(done, total) counts packed bytes. alter: changes the step program before
-    it is built.
+    all of them). progress(done, total) counts packed bytes. read: a converted model's weights are
+    read into memory, not used where they are mapped. alter: changes the step program before it is
+    built.
 
     Raises DoesNotFit when memory cannot be had. See kt.engine.batch.Executor for the methods.
     """
@@ -43,6 +44,7 @@ class CpuExecutor:
         max_batch_tokens: int,
         max_logits: int = 0,
         progress: Progress | None = None,
+        read: bool = False,
         alter: Callable[[StepProgram], None] | None = None,
     ) -> None:
         self.vocab = spec.vocab
@@ -60,9 +62,10 @@ class CpuExecutor:
             alter(self._step)
         self._norm_eps = np.float32(spec.norm_eps)
         self._final_norm = dequantize(checkpoint.tensor("final_norm"))
-        packed = sum(m.nbytes for m in self._step.matrices if not m.mapped)
+        self._read = read
+        packed = sum(m.nbytes for m in self._step.matrices if not self._in_place(m))
         self._weights = self._allocate(max(packed, 1), "weights")
-        self._pack(progress)
+        self._pack(packed, len(cpus), progress)
         self._program, self._kv = self._build(spec)
         self._logits = np.empty((0, spec.vocab), np.float32)
 
@@ -186,35 +189,30 @@ class CpuExecutor:
             )
         return self._ffi.gc(data, lambda pointer: self._lib.kt_free(pointer, nbytes))
 
-    def _pack(self, progress: Progress | None) -> None:
-        total = sum(m.nbytes for m in self._step.matrices if not m.mapped)
-        at = self._ffi.cast("uint8_t *", self._weights)
-        done = 0
+    def _pack(self, total: int, threads: int, progress: Progress | None) -> None:
+        tell = progress or (lambda done, total: None)
+        ffi, at, done = self._ffi, self._ffi.cast("uint8_t *", self._weights), 0
         for matrix in self._step.matrices:
-            if matrix.mapped:
-                self._map(matrix)
-                continue
+            in_place = self._in_place(matrix)
+            place = ffi.cast("uint8_t *", mapped_at(matrix)) if in_place else at
             for weight in matrix.weights:
-                weight.data = at
-            for index in range(len(matrix.tensors)):
-                self._pack_one(matrix, index, at + index * matrix.stride)
-                done += matrix.stride
-                if progress:
-                    progress(done, total)
+                weight.data = place
+            if in_place:
+                continue
+            if matrix.mapped:
+                target = np.frombuffer(ffi.buffer(at, matrix.nbytes), np.uint8)
+                read_into(matrix, target, threads)
+                tell(done + matrix.nbytes, total)
+            else:
+                for index in range(len(matrix.tensors)):
+                    self._pack_one(matrix, index, at + index * matrix.stride)
+                    tell(done + (index + 1) * matrix.stride, total)
+            done += matrix.nbytes
             at += matrix.nbytes
 
-    def _map(self, matrix: PackedMatrix) -> None:
-        """Lets the kernels read a packed matrix, or all experts of a part, where the file is
-        mapped; the step program keeps the tensors, and they the map.
-        """
-        first = matrix.tensors[0].data.ctypes.data
-        for i, tensor in enumerate(matrix.tensors):
-            if tensor.data.size != matrix.stride or tensor.data.ctypes.data % ALIGNMENT:
-                raise ModelError(f"{tensor.name} is not packed as {matrix.format}")
-            if tensor.data.ctypes.data != first + i * matrix.stride:
-                raise ModelError(f"{tensor.name} does not follow the expert before it")
-        for weight in matrix.weights:
-            weight.data = self._ffi.cast("void *", first)
+    def _in_place(self, matrix: PackedMatrix) -> bool:
+        """Whether a matrix is used where its file is mapped."""
+        return matrix.mapped and not self._read
 
     def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
         tensor = matrix.tensors[index]

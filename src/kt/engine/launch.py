@@ -140,6 +140,7 @@ def launch(
             max_batch_tokens=decided.max_batch_tokens,
             max_logits=decided.max_logits,
             progress=tell.pop() if tell else None,
+            read=decided.loading.value == "read",
         )
 
     executor: Executor = make() if unload_after is None else Sleeper(make)

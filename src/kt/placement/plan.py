@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kt.errors import DoesNotFit, UsageError
 from kt.machine.facts import Machine
@@ -11,8 +11,10 @@ from kt.machine.workers import limited
 from kt.models.spec import ModelSpec
 from kt.placement import budget
 from kt.placement.refusal import refuse
-from kt.units import Choice, format_bytes
+from kt.units import GIB, Choice, format_bytes
 from kt.weights.checkpoint import Checkpoint
+
+Loading = Literal["packed", "read", "mapped"]
 
 MAX_BATCH: Final = 8
 PREFILL_CHUNK: Final = 512
@@ -22,6 +24,8 @@ GOOD_CONTEXT: Final = 4096
 """Below this much context the KV cache may take all that is left, not just half."""
 LEAST_ASKED: Final = 16
 """A shorter context holds hardly a question, and no answer to it."""
+READ_AT_MOST: Final = 16 * GIB
+"""Bytes of a converted model that are read at the start, in some seconds; more is mapped."""
 LEAST_CONTEXT: Final = 512
 """kt does not choose less than this by itself."""
 
@@ -32,8 +36,9 @@ class Plan:
 
     parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what
     is needed. source_bytes: the model's files, mapped while weights are packed; such pages are
-    dropped by the kernel when memory is short, so they are not counted. mapped_bytes: how much of
-    the weights is used where a converted model's files are mapped; it is among the parts. n_pages:
+    dropped by the kernel when memory is short, so they are not counted. loading: how weights come
+    into memory: "packed" from the model's files, or those of a converted model "read", or used
+    where they are "mapped". mapped_bytes: how much is used so; it is among the parts. n_pages:
     KV pages of PAGE_TOKENS positions, shared by all sequences. notes: what the user should know.
     """
 
@@ -48,6 +53,7 @@ class Plan:
     max_logits: int
     parts: dict[str, int]
     source_bytes: int
+    loading: Choice[Loading]
     mapped_bytes: int
     usable: Choice[int]
     notes: tuple[str, ...] = ()
@@ -71,6 +77,7 @@ class Plan:
             "kv_page_tokens": budget.PAGE_TOKENS,
             "max_batch_tokens": self.max_batch_tokens,
             "max_logits": self.max_logits,
+            "loading": _choice(self.loading),
             "memory": {
                 "needed_bytes": self.needed,
                 "usable_bytes": self.usable.value,
@@ -114,7 +121,7 @@ def plan(
         threads=len(workers.value),
     )
     parts["process"] = budget.PROCESS_BYTES
-    converted = checkpoint.kind == "packed"
+    loading = _loading(checkpoint, machine)
     usable = Choice(machine.memory.usable, machine.memory.usable_reason)
     page = budget.page_bytes(spec)
     free_pages = (usable.value - sum(parts.values())) // page
@@ -133,14 +140,29 @@ def plan(
         max_batch_tokens=max_batch_tokens,
         max_logits=max_logits,
         parts=parts,
-        source_bytes=0 if converted else checkpoint.tensor_bytes,
-        mapped_bytes=checkpoint.tensor_bytes if converted else 0,
+        source_bytes=checkpoint.tensor_bytes if loading.value == "packed" else 0,
+        loading=loading,
+        mapped_bytes=checkpoint.tensor_bytes if loading.value == "mapped" else 0,
         usable=usable,
         notes=checkpoint.notes + _wider(checkpoint),
     )
     if result.needed > usable.value:
         raise refuse(result.to_json(), spec, checkpoint, asked=context)
     return result
+
+
+def _loading(checkpoint: Checkpoint, machine: Machine) -> Choice[Loading]:
+    """Mapped files lie in small pages, which makes decoding slower; reading them takes a moment."""
+    if checkpoint.kind != "packed":
+        return Choice("packed", "while the files are read")
+    if checkpoint.shared:
+        return Choice("mapped", "another process uses these files: one copy serves both")
+    if machine.memory.transparent_huge_pages == "never":
+        return Choice("mapped", "ready at once; huge pages are switched off")
+    if checkpoint.tensor_bytes > READ_AT_MOST:
+        size = format_bytes(checkpoint.tensor_bytes)
+        return Choice("mapped", f"ready at once; reading {size} would take longer")
+    return Choice("read", "huge pages make decoding faster than mapped files do")
 
 
 def _wider(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -18,8 +18,14 @@ from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
 from kt.weights.gguf_set import GgufSet, find_gguf
 from kt.weights.names import Place, ignored, place
-from kt.weights.packed_folder import is_packed_folder, packed_place, read_packed_folder
+from kt.weights.packed_folder import (
+    MANIFEST,
+    is_packed_folder,
+    packed_place,
+    read_packed_folder,
+)
 from kt.weights.safetensors_file import is_safetensors_folder, read_folder
+from kt.weights.share import Share
 from kt.weights.tensor import Tensor
 
 Kind = Literal["gguf", "safetensors", "packed"]
@@ -36,7 +42,8 @@ class Checkpoint:
 
     path: the file or folder. folder: where files beside the weights lie. config: as in config.json.
     gguf_metadata: all metadata of the GGUF file that it is, or was converted from, else None.
-    tensor_bytes: bytes of all tensors on disk. place_of: what its tensors' names mean.
+    tensor_bytes: bytes of all tensors on disk. place_of: what its tensors' names mean. share: marks
+    its files as in use while it is open.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class Checkpoint:
         tensors: Iterable[Tensor],
         gguf_metadata: Mapping[str, Any] | None = None,
         place_of: Callable[[str], Place | None] = place,
+        share: Share | None = None,
     ) -> None:
         self.path = path
         self.folder = path if path.is_dir() else path.parent
@@ -57,6 +65,7 @@ class Checkpoint:
         self._roles: dict[str, Tensor] = {}
         self._experts: dict[int, Parts] = {}
         self._place_of = place_of
+        self._share = share
         for tensor in tensors:
             self._place(tensor)
 
@@ -64,6 +73,12 @@ class Checkpoint:
     def roles(self) -> frozenset[str]:
         """All roles that have a tensor; experts are not among them."""
         return frozenset(self._roles)
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process had a converted model's files in use when this one opened
+        them."""
+        return self._share is not None and self._share.others
 
     @property
     def expert_layers(self) -> frozenset[int]:
@@ -125,6 +140,8 @@ class Checkpoint:
         """Drops the tensors; the maps go with the last view of them."""
         self._roles.clear()
         self._experts.clear()
+        if self._share:
+            self._share.close()
 
     def _place(self, tensor: Tensor) -> None:
         if ignored(tensor.name):
@@ -205,7 +222,13 @@ def _open_gguf(path: Path) -> Checkpoint:
 def _open_packed(folder: Path) -> Checkpoint:
     packed = read_packed_folder(folder)
     return Checkpoint(
-        folder, "packed", packed.config, packed.tensors, packed.gguf_metadata, packed_place
+        folder,
+        "packed",
+        packed.config,
+        packed.tensors,
+        packed.gguf_metadata,
+        packed_place,
+        Share(folder / MANIFEST),
     )
 
 
