@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kt.engine.batch import Sampled
+from kt.engine.doorbell import Doorbell
 from kt.engine.handle import Handle
 from kt.engine.request import Request, Sampling
 from kt.engine.scheduler import Scheduler
@@ -27,7 +28,7 @@ def make(**changes: Any) -> Scheduler:
 
 def add(scheduler: Scheduler, length: int) -> Sequence:
     sampling = Sampling(max_tokens=100, ignore_eos=True)
-    handle = Handle(lambda handle: None)
+    handle = Handle(lambda handle: None, Doorbell())
     sequence = Sequence(
         Request([7] * length, sampling), handle, FakeDetokenizer(), frozenset(), 1000
     )

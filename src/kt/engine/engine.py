@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from types import TracebackType
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from kt.engine import pace
 from kt.engine.batch import F32, Executor
+from kt.engine.doorbell import Doorbell
 from kt.engine.draft import Drafter
 from kt.engine.embedding import Embedder, Pooling
 from kt.engine.grammar import Constraint, GrammarCompiler, Vocabulary
 from kt.engine.handle import Handle
+from kt.engine.inbox import CLOSING, Inbox, News
 from kt.engine.prompt_scores import PromptScores
 from kt.engine.request import EngineClosed, Grammar, QueueFull, Request
 from kt.engine.scheduler import Scheduler
@@ -28,8 +29,6 @@ from kt.units import Choice
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-CLOSING = "the engine is shutting down"
 
 
 class TextCodec(Vocabulary, Protocol):
@@ -87,12 +86,8 @@ class Engine:
         self._chunk = Choice(self._scheduler.shared_chunk, "not measured")
         self._sleeper = executor if isinstance(executor, Sleeper) else None
         self._unload_after = unload_after
-        # Guards what other threads touch: the four fields below.
-        self._changed = threading.Condition()
-        self._submitted: deque[Sequence] = deque()
-        self._cancelled: deque[Handle] = deque()
-        self._closing = False
-        self._aborted = False
+        self._inbox = Inbox()
+        self._bell = Doorbell()
         self._thread = threading.Thread(target=self._run, name="kt-engine", daemon=True)
 
     def start(self) -> Self:
@@ -112,7 +107,7 @@ class Engine:
         """
         request.check(self._executor.vocab, self.limit)
         self._check_room()
-        handle = Handle(self._cancel)
+        handle = Handle(self._inbox.cancel, self._bell)
         sequence = Sequence(
             request,
             handle,
@@ -123,10 +118,7 @@ class Engine:
             scores=self._scores(request),
             drafter=Drafter() if self._speculate else None,
         )
-        with self._changed:
-            self._check_room()
-            self._submitted.append(sequence)
-            self._changed.notify()
+        self._inbox.submit(sequence, self._check_room)
         return handle
 
     def embed(self, prompt_ids: list[int], pooling: Pooling) -> Future[F32]:
@@ -135,12 +127,7 @@ class Engine:
         Raises ContextTooLong, InvalidRequest, EngineClosed. Cancelling the future drops it.
         """
         Request(prompt_ids).check(self._executor.vocab, self.limit)
-        with self._changed:
-            if self._closing:
-                raise EngineClosed(CLOSING)
-            future = self._embedder.submit(prompt_ids, pooling)
-            self._changed.notify()
-        return future
+        return self._inbox.also(lambda: self._embedder.submit(prompt_ids, pooling))
 
     def _constraint(self, request: Request) -> Constraint | None:
         if request.grammar is None:
@@ -156,11 +143,10 @@ class Engine:
 
     def _check_room(self) -> None:
         """Raises QueueFull, EngineClosed."""
-        if self._closing:
-            raise EngineClosed(CLOSING)
+        self._inbox.check_open()
         scheduler = self._scheduler
         if self._max_queue is not None:
-            present = len(self._submitted) + len(scheduler.waiting) + len(scheduler.running)
+            present = len(self._inbox) + len(scheduler.waiting) + len(scheduler.running)
             if present >= scheduler.max_batch + self._max_queue:
                 raise QueueFull(self._max_queue)
 
@@ -170,7 +156,7 @@ class Engine:
         prefill_rate, decode_rate = counters.meter.rates()
         return Stats(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._submitted),
+            waiting=len(scheduler.waiting) + len(self._inbox),
             pages_total=scheduler.pool.total,
             pages_free=scheduler.pool.free,
             pages_cached=0 if scheduler.cache is None else len(scheduler.cache),
@@ -199,16 +185,12 @@ class Engine:
 
     def close(self, timeout: float = 10.0) -> None:
         """Takes no more requests, gives the present ones `timeout` seconds, cancels the rest."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._inbox.close()
         if not self._thread.ident:
             self._abort_all()
-            self._embedder.close(EngineClosed(CLOSING))
             return
         self._thread.join(timeout)
-        with self._changed:
-            self._aborted = True
+        self._inbox.abort()
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -222,58 +204,34 @@ class Engine:
     ) -> None:
         self.close(timeout=0.0 if error else 10.0)
 
-    def _cancel(self, handle: Handle) -> None:
-        with self._changed:
-            self._cancelled.append(handle)
-            self._changed.notify()
-
     def _run(self) -> None:
-        while self._take_news():
+        while (news := self._inbox.take(self._busy, self._patience())) is not None:
             try:
+                self._heed(news)
+                self._bell.ring()
                 self._stepper.run()
                 self._embedder.step(self._scheduler.shared_chunk)
             except Exception as error:  # a defect must not silence every later request
                 self._stepper.fail(self._everything(), error)
+            self._bell.ring()
         self._abort_all()
-        self._embedder.close(EngineClosed(CLOSING))
 
-    def _take_news(self) -> bool:
-        """Sleeps until there is something to do, and takes in what other threads asked for.
-
-        False when the thread should end.
-        """
-        with self._changed:
-            while not self._has_work():
-                if self._closing:
-                    return False
-                if not self._changed.wait(self._patience()):
-                    break
-            idle = not self._has_work()
-            if self._aborted:
-                return False
-            cancelled = list(self._cancelled)
-            self._cancelled.clear()
-            while self._submitted:
-                self._counters.requests += 1
-                self._scheduler.add(self._submitted.popleft())
-        if idle:
+    def _heed(self, news: News) -> None:
+        """Takes in what other threads asked for."""
+        self._counters.requests += len(news.submitted)
+        for sequence in news.submitted:
+            self._scheduler.add(sequence)
+        if news.idle:
             self._unload()
-        for handle in cancelled:
+        for handle in news.cancelled:
             for sequence in self._everything():
                 if sequence.handle is handle:
                     self._stepper.end(sequence, "cancelled", "the client cancelled the request")
         self._end_late()
-        return True
 
-    def _has_work(self) -> bool:
+    def _busy(self) -> bool:
         scheduler = self._scheduler
-        return bool(
-            scheduler.running
-            or scheduler.waiting
-            or self._submitted
-            or self._cancelled
-            or self._embedder.busy
-        )
+        return bool(scheduler.running or scheduler.waiting or self._embedder.busy)
 
     def _patience(self) -> float | None:
         """Seconds to wait for work before the model is unloaded."""
@@ -298,8 +256,9 @@ class Engine:
         return [*self._scheduler.running, *self._scheduler.waiting]
 
     def _abort_all(self) -> None:
-        with self._changed:
-            while self._submitted:
-                self._scheduler.add(self._submitted.popleft())
+        for sequence in self._inbox.drain():
+            self._scheduler.add(sequence)
         for sequence in self._everything():
             self._stepper.end(sequence, "cancelled", CLOSING)
+        self._embedder.close(EngineClosed(CLOSING))
+        self._bell.ring()

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from kt.engine.doorbell import Doorbell
 from kt.engine.request import Delta, Event, Finished, Result, TokenInfo
 
 
 class Handle:
     """Iterate it, from a thread or from asyncio, by one consumer; the last event is a Finished.
 
-    The engine's thread puts events in without ever waiting for the consumer.
+    The engine's thread puts events in without ever waiting for the consumer. A consumer in asyncio
+    sees them when the engine rings `bell`.
     """
 
-    def __init__(self, cancel: Callable[[Handle], None]) -> None:
+    def __init__(self, cancel: Callable[[Handle], None], bell: Doorbell) -> None:
         self._cancel = cancel
+        self._bell = bell
         self._events: deque[Event] = deque()
         self._arrived = threading.Condition()
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._over = False
 
     def cancel(self) -> None:
@@ -35,11 +37,10 @@ class Handle:
         """For the engine: hands an event to the consumer."""
         with self._arrived:
             self._events.append(event)
-            waiter = self._waiter
-            self._waiter = None
+            waiter, self._waiter = self._waiter, None
             self._arrived.notify()
         if waiter is not None:
-            _wake(*waiter)
+            self._bell.note(waiter.get_loop(), waiter)
 
     def result(self) -> Result:
         """Waits for the end and returns the whole answer."""
@@ -75,17 +76,10 @@ class Handle:
             with self._arrived:
                 if self._events:
                     return self._take()
-                ready = asyncio.Event()
-                self._waiter = (asyncio.get_running_loop(), ready)
-            await ready.wait()
+                self._waiter = waiter = asyncio.get_running_loop().create_future()
+            await waiter
 
     def _take(self) -> Event:
         event = self._events.popleft()
         self._over = not isinstance(event, Delta)
         return event
-
-
-def _wake(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-    # It refuses when the consumer's loop has closed: then nobody is left to wake.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(ready.set)

@@ -80,21 +80,37 @@ class EventStream(StreamingResponse):
 def event(content: dict[str, Any], name: str = "") -> bytes:
     """One event; ASCII, because some clients also split lines at U+2028 and its like."""
     head = f"event: {name}\n".encode("ascii") if name else b""
-    data = json.dumps(content, separators=(",", ":")).encode("ascii")
-    return head + b"data: " + data + b"\n\n"
+    return head + b"data: " + _encoded(content) + b"\n\n"
+
+
+class _Chunks:
+    """Events of one stream. What they have in common is encoded once."""
+
+    def __init__(self, head: dict[str, Any]) -> None:
+        """head: everything but the choices; not empty."""
+        self._before = b"data: " + _encoded(head)[:-1] + b',"choices":['
+
+    def __call__(self, choice: Choice) -> bytes:
+        return self._before + _encoded(choice) + b"]}\n\n"
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one each time
+
+
+def _encoded(content: dict[str, Any]) -> bytes:
+    return _encoder.encode(content).encode("ascii")
 
 
 async def _events(
     answers: Answers, form: Form, head: dict[str, Any], body: Generation
 ) -> AsyncIterator[bytes]:
     head = {**head, "object": form.chunk_object}
-    if body.include_usage:
-        head["usage"] = None
+    chunk = _Chunks({**head, "usage": None} if body.include_usage else head)
     finished: list[Finished] = []
     try:
         for index in range(len(answers.handles)):
             for choice in form.opening(index):
-                yield event({**head, "choices": [choice]})
+                yield chunk(choice)
         async with aclosing(answers.events()) as incoming:
             async for index, news in incoming:
                 if isinstance(news, Delta):
@@ -103,7 +119,7 @@ async def _events(
                     finished.append(news)
                     choices = form.ending(index, news.reason)
                 for choice in choices:
-                    yield event({**head, "choices": [choice]})
+                    yield chunk(choice)
         if body.include_usage:
             yield event(
                 {**head, "choices": [], "usage": usage_of(finished, body.n, form.reasoning_tokens)}
