@@ -261,4 +261,5 @@ class Engine:
         for sequence in self._everything():
             self._stepper.end(sequence, "cancelled", CLOSING)
         self._embedder.close(EngineClosed(CLOSING))
+        self._stepper.close()
         self._bell.ring()

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
-import numpy as np
-
 from kt.engine.batch import U32
 from kt.engine.request import Grammar, InvalidGrammar
 from kt.errors import KtError
@@ -58,7 +56,7 @@ class GrammarCompiler:
             if len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
             own = matcher.deep_copy()
-        return Constraint(own, self._tokenizer, self._token_bytes, self._vocab, after)
+        return Constraint(own, self._tokenizer, self._token_bytes, after)
 
     def _wrap(self) -> Any:
         """llguidance's view of the vocabulary; takes about 0.3 s for 50,000 tokens."""
@@ -81,32 +79,28 @@ class GrammarCompiler:
 
 
 class Constraint:
-    """One answer's progress through a grammar. mask [(vocab + 31) // 32]: the ids allowed next.
+    """One answer's progress through a grammar.
 
-    active: whether the answer has begun; until then everything but an end is allowed.
+    active: whether the answer has begun; until then everything but an end is allowed. matcher:
+    llguidance's. mask [(vocab + 31) // 32]: the ids allowed next, once it is active; a step's Masks
+    puts it here.
     """
 
     def __init__(
-        self, matcher: Any, tokenizer: Any, token_bytes: list[bytes], vocab: int, after: str | None
+        self, matcher: Any, tokenizer: Any, token_bytes: list[bytes], after: str | None
     ) -> None:
-        self._matcher = matcher
+        self.matcher = matcher
+        self.mask: U32 | None = None
         self._tokenizer = tokenizer
         self._token_bytes = token_bytes
-        self._words: U32 = np.zeros(-(-vocab // 32), np.uint32)
         self._marker = (after or "").encode()
         self._seen = b""  # the end of the text in which the marker is looked for
         self.active = after is None
-        if self.active:
-            self._fill()
-
-    @property
-    def mask(self) -> U32 | None:
-        return self._words if self.active else None
 
     @property
     def complete(self) -> bool:
         """Whether nothing but an end may follow."""
-        return self.active and bool(self._matcher.is_stopped())
+        return self.active and bool(self.matcher.is_stopped())
 
     def accept(self, token: int) -> None:
         """Goes on by one token. Raises KtError for one that does not fit."""
@@ -123,15 +117,8 @@ class Constraint:
         self._consume(self._tokenizer.tokenize_bytes(rest) if rest else [])
 
     def _consume(self, tokens: list[int]) -> None:
-        if tokens and not self._matcher.consume_tokens(tokens):
-            raise KtError(f"the answer cannot go on as its grammar wants: {_error(self._matcher)}")
-        if not self._matcher.is_stopped():
-            self._fill()
-
-    def _fill(self) -> None:
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
-        if self._matcher.is_error():
-            raise KtError(f"the grammar is too complex: {_error(self._matcher)}")
+        if tokens and not self.matcher.consume_tokens(tokens):
+            raise KtError(f"the answer cannot go on as its grammar wants: {_error(self.matcher)}")
 
 
 class _Words:

@@ -25,7 +25,8 @@ class Sequence:
 
     history: prompt then output. computed: how many of its positions are in the pages. stored and
     key: how many pages the prefix cache knows, and the key of the last. limit: the longest history
-    allowed. draft: guesses at the tokens behind the history. deadline: on the monotonic clock.
+    allowed. draft: guesses at the tokens behind the history. constraint: what the answer must look
+    like. deadline: on the monotonic clock.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Sequence:
         self.cached_tokens: int | None = None  # None until first admitted
         self.draft: tuple[int, ...] = ()
         self.scores = scores
-        self._constraint = constraint
+        self.constraint = constraint
         self._drafter = drafter if constraint is None and sampling.greedy else None
         ends_never = sampling.ignore_eos and constraint is None
         self._stop_ids = frozenset() if ends_never else frozenset(eos_ids)
@@ -117,7 +118,7 @@ class Sequence:
     def _params(self, history: I32) -> SampleParams:
         s = self.request.sampling
         position = len(history) - self.n_prompt
-        answering = self._constraint is None or self._constraint.active
+        answering = self.constraint is None or self.constraint.active
         may_end = position >= s.min_tokens and answering
         return SampleParams(
             temperature=s.temperature,
@@ -133,7 +134,7 @@ class Sequence:
             n_prompt=self.n_prompt,
             history=history,
             bias=self._bias if may_end else self._bias_without_end,
-            mask=None if self._constraint is None else self._constraint.mask,
+            mask=None if self.constraint is None else self.constraint.mask,
         )
 
     def send_scores(self) -> None:
@@ -153,9 +154,9 @@ class Sequence:
             self.handle.put(delta)
         if self._text.stopped is not None:
             return "stop"
-        if self._constraint is not None:
-            self._constraint.accept(sampled.token)
-            if self._constraint.complete:
+        if self.constraint is not None:
+            self.constraint.accept(sampled.token)
+            if self.constraint.complete:
                 return "stop"
         return "length" if len(self.history) >= self.limit else None
 

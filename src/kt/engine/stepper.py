@@ -6,7 +6,9 @@ import logging
 from itertools import islice
 
 from kt.engine.batch import Executor, Sampled, SampleParams
+from kt.engine.grammar import Constraint
 from kt.engine.layout import BatchLayout
+from kt.engine.masks import Masks
 from kt.engine.request import Reason
 from kt.engine.scheduler import Chunk, Scheduler
 from kt.engine.sequence import Sequence
@@ -25,6 +27,7 @@ class Stepper:
         self._executor = executor
         self._scheduler = scheduler
         self._counters = counters
+        self._masks = Masks(scheduler.max_batch, executor.vocab)
         self._layout = BatchLayout(
             scheduler.max_batch,
             executor.max_batch_tokens,
@@ -42,6 +45,10 @@ class Stepper:
                 self._take(chunk, samples)
             except Exception as error:  # one answer's text is no other's business
                 self.fail([chunk.sequence], error)
+
+    def close(self) -> None:
+        """Ends its helper."""
+        self._masks.close()
 
     def end(self, sequence: Sequence, reason: Reason, message: str = "") -> None:
         """Pages first: whoever sees the last event may count on them being free."""
@@ -62,8 +69,9 @@ class Stepper:
     def _compute(self, chunks: list[Chunk]) -> list[tuple[Chunk, list[Sampled]]]:
         """Runs the chunks; what fails ends, and is left out of what comes back."""
         try:
-            params = [row for chunk in chunks for row in _params(chunk)]
-            logits = self._executor.forward(self._layout.build(chunks))
+            with self._masks.of(_constraints(chunks)):
+                params = [row for chunk in chunks for row in _params(chunk)]
+                logits = self._executor.forward(self._layout.build(chunks))
             samples = self._executor.sample(logits, params) if params else []
         except Exception as error:  # whatever it is, only this step's requests end
             if isinstance(error, NotFinite) and len(chunks) > 1:
@@ -107,6 +115,12 @@ class Stepper:
         if reason is not None:
             self.end(sequence, reason)
         return reason is None
+
+
+def _constraints(chunks: list[Chunk]) -> list[Constraint]:
+    """Those of the answers that get a token now."""
+    found = [chunk.sequence.constraint for chunk in chunks if chunk.draws]
+    return [constraint for constraint in found if constraint is not None and constraint.active]
 
 
 def _params(chunk: Chunk) -> list[SampleParams]:
