@@ -200,10 +200,13 @@ typedef struct kt_op {
   kt_router router;
 } kt_op;
 
-/* KV pages: 32 tokens each. One page holds one layer's keys and values of all KV heads, bfloat16.
- */
+/* KV pages: 32 tokens each. One page holds one layer's keys and values of all KV heads. */
+enum kt_kv_format {
+  KT_KV_BF16 = 0,
+  KT_KV_INT8 = 1 /* a scale per key and 32 dims, and per value; native/kernels/kv_pages.h */
+};
 int32_t kt_page_tokens(void);
-int64_t kt_page_bytes(int32_t n_kv_heads, int32_t head_dim);
+int64_t kt_page_bytes(int32_t kv_format, int32_t n_kv_heads, int32_t head_dim);
 
 typedef struct kt_program_desc {
   int32_t n_ops;
@@ -214,6 +217,7 @@ typedef struct kt_program_desc {
   int32_t n_pages; /* per layer */
   int32_t n_kv_heads;
   int32_t head_dim;
+  int32_t kv_format;
   int32_t logits_slot;
   const kt_op *ops; /* copied; what they point to is not */
   const int32_t *slot_widths; /* [n_slots] */

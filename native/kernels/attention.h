@@ -1,95 +1,72 @@
-// Paged attention. A KV page is 32 tokens of one layer, laid out as packed bfloat16 matrices, so
-// that both products are the register tiles of the linear layers:
-//   per KV head:  K [32 keys, head_dim]   two panels of 16 keys
-//                 V^T [head_dim, 32 keys] head_dim / 16 panels, 16 lines each
-// Keys are cut into splits of 256 at fixed positions. Every split is softmaxed by itself and the
-// splits are combined from left to right, so a row's result does not depend on chunking, batch or
-// thread count.
+// Paged attention. Keys are cut into splits of 256 at fixed positions. Every split is softmaxed by
+// itself and the splits are combined from left to right, so a row's result does not depend on
+// chunking, batch or thread count. Scores are in units of log 2: queries come scaled by log2(e).
 #pragma once
 #include <cmath>
 
-#include "gemm.h"
+#include "attention_tile.h"
 #include "norm.h"
 #include "rope.h"
 
 namespace kt {
 
-constexpr int kPageTokens = 32;
-constexpr int kSplitPages = 8;
-constexpr int kSplit = kSplitPages * kPageTokens;
-constexpr int kAttentionRows = 24;  // query rows of a unit
+// Query rows of a unit: a split's keys and values stay in the second-level cache while they pass.
+constexpr int kAttentionRows = 96;
+constexpr float kLog2E = 1.44269504f;
 
-inline int64_t padded_head(int64_t head_dim) { return round_up(head_dim, kBlock); }
-inline int64_t page_head_bytes(int64_t head_dim) { return padded_head(head_dim) * kPageTokens * 4; }
-
-// One layer's pages.
-struct KvLayer {
-  uint8_t *base;
-  int64_t page_bytes;
-  int64_t head_bytes;
-  int64_t head_padded;
-  uint8_t *keys(int32_t page, int head) const {
-    return base + page * page_bytes + head * head_bytes;
-  }
-  uint8_t *values(int32_t page, int head) const { return keys(page, head) + head_bytes / 2; }
+// The encoded query rows of a unit, all of one KV head, in the order of their positions.
+struct QueryRows {
+  const void *row[kAttentionRows];
+  int64_t position[kAttentionRows];
+  int count;
 };
 
-// Writes one token's key and value head into slot `slot` of a page. A page's first token clears the
-// page's head, so that unused slots are zeros, never another sequence's leftovers.
-inline void write_kv(const KvLayer &kv, int32_t page, int head, int slot, int head_dim,
-                     const float *key, const float *value) {
-  uint8_t *k = kv.keys(page, head), *v = kv.values(page, head);
-  if (slot == 0) std::memset(k, 0, size_t(kv.head_bytes));
-  k += slot / 16 * (kv.head_bytes / 4) + slot % 16 * 4;
-  for (int d = 0; d < head_dim; d++) store_u16(k + d / 2 * 64 + d % 2 * 2, float_to_bf16(key[d]));
-  v += slot / 2 * 64 + slot % 2 * 2;
-  for (int d = 0; d < head_dim; d++)
-    store_u16(v + d / 16 * 1024 + d % 16 * 4, float_to_bf16(value[d]));
-}
-
-// Softmax state of some query rows: maximum, sum of exponentials, unnormalised output.
-struct AttentionRows {
-  float peak[kAttentionRows];
-  float total[kAttentionRows];
-  float *out;  // [row][head_padded]
-};
-
+// A worker's memory.
 struct AttentionScratch {
-  float *scores;  // [page][row][32]
-  uint8_t *probs;  // [row][kSplit] encoded for bfloat16 weights
-  float *tile;  // [head_padded / 32][row][32]
-  float *out[2];  // [row][head_padded]
-  static int64_t bytes(int64_t hp) { return kAttentionRows * (kSplit * 8 + hp * 12) + 64; }
+  uint8_t *packed;  // queries, tile by tile
+  float *scores;  // [page][row of the tile][32]
+  uint8_t *probs;  // [row of the tile][kSplit] encoded for bfloat16 weights
+  float *part;  // [head_padded / 32][row of the tile][32]: a split's unnormalised output
+  float *out;  // [row][head_padded]: that of all splits so far
+  float *head;  // [3][head_padded]
+  uint8_t *values;  // [page] bfloat16 panels of int8 values
+
+  static constexpr int64_t kMostTiles = (kAttentionRows + kQueryTile - 1) / kQueryTile;
+  static int64_t bytes(int64_t hp) {
+    return kMostTiles * packed_queries(hp) + kQueryTile * (kSplit * 4 + kProbRow + hp * 4) +
+           (kAttentionRows + 3) * hp * 4 + kSplitPages * hp * 64;
+  }
   static AttentionScratch at(uint8_t *p, int64_t hp) {
     AttentionScratch s;
-    s.scores = reinterpret_cast<float *>(p);
-    s.probs = p + kAttentionRows * kSplit * 4;
-    s.tile = reinterpret_cast<float *>(s.probs + kAttentionRows * kSplit * 4);
-    s.out[0] = s.tile + kAttentionRows * hp;
-    s.out[1] = s.out[0] + kAttentionRows * hp;
+    const auto floats = [&](int64_t count) {
+      float *at = reinterpret_cast<float *>(p);
+      p += count * 4;
+      return at;
+    };
+    s.values = p, p += kSplitPages * hp * 64;
+    s.packed = p, p += kMostTiles * packed_queries(hp);
+    s.probs = p, p += kQueryTile * kProbRow;
+    s.scores = floats(kQueryTile * kSplit);
+    s.part = floats(kQueryTile * hp);
+    s.out = floats(kAttentionRows * hp);
+    s.head = floats(3 * hp);
     return s;
   }
 };
 
-// One tile call over `rows` rows of any number.
-inline void run_tiles(TileArgs args, const void *const *rows, int count) {
-  for (int from = 0; from < count;) {
-    const int height = tile_height(count - from);
-    args.rows = rows + from;
-    args.count = std::min(count - from, kTileRows[height]);
-    kTiles[KT_BF16].fn[height](args);
-    args.out += args.count * 32;
-    from += args.count;
-  }
-}
+// Softmax state of the rows of a tile.
+struct SplitState {
+  float peak[kQueryTile];
+  float total[kQueryTile];
+};
 
-// Softmax of one row's scores within a split: keys [begin, end) of the split count. Probabilities
-// go out encoded.
-inline void softmax_split(float *scores, int pages, int64_t page_stride, int begin, int end,
-                          uint8_t *probs, float *peak, float *total) {
+// Softmax of one row's scores within pages [from, to) of a split: keys [begin, end) of the split
+// count. Probabilities go out encoded, times the scales of int8 values.
+inline void softmax_split(const SplitPages &pages, float *scores, int from, int to, int64_t stride,
+                          int begin, int end, uint8_t *probs, float *peak, float *total) {
   vf top = vf_set1(-INFINITY);
-  for (int p = 0; p < pages; p++) {
-    float *s = scores + p * page_stride;
+  for (int p = from; p < to; p++) {
+    float *s = scores + p * stride;
     for (int i = std::max(0, std::min(32, begin - p * 32)) - 1; i >= 0; i--) s[i] = -INFINITY;
     for (int i = std::max(0, end - p * 32); i < 32; i++) s[i] = -INFINITY;
     top = vf_max(top, vf_max(vf_load(s), vf_load(s + 16)));
@@ -97,73 +74,59 @@ inline void softmax_split(float *scores, int pages, int64_t page_stride, int beg
   *peak = vf_reduce_max(top);
   vf lo_sum = vf_zero(), hi_sum = vf_zero();
   const vf shift = vf_set1(*peak == -INFINITY ? 0.0f : *peak);
-  for (int p = 0; p < pages; p++) {
-    const float *s = scores + p * page_stride;
-    const vf lo = vf_exp(vf_sub(vf_load(s), shift)), hi = vf_exp(vf_sub(vf_load(s + 16), shift));
+  for (int p = from; p < to; p++) {
+    const float *s = scores + p * stride;
+    vf lo = vf_exp2(vf_sub(vf_load(s), shift)), hi = vf_exp2(vf_sub(vf_load(s + 16), shift));
     lo_sum = vf_add(lo_sum, lo);
     hi_sum = vf_add(hi_sum, hi);
+    if (pages.scales[p]) {
+      const float *scale = reinterpret_cast<const float *>(pages.scales[p]);
+      lo = vf_mul(lo, vf_load(scale)), hi = vf_mul(hi, vf_load(scale + 16));
+    }
     b_store(probs + p * 32 * kHalfBytes, lo, hi);
   }
   *total = vf_sum(vf_add(lo_sum, hi_sum));
 }
 
-struct QueryRows {
-  const void *row[kAttentionRows];  // encoded, scaled queries
-  int64_t position[kAttentionRows];
-  int count;
-};
-
-// State of one split for all rows. pages: the sequence's page table.
-inline void attend_split(const KvLayer &kv, const int32_t *pages, int head, int64_t split,
-                         int window, const QueryRows &q, AttentionScratch &s,
-                         AttentionRows &state) {
-  const int64_t hp = kv.head_padded, first = split * kSplit;
-  int64_t last = 0;
-  for (int r = 0; r < q.count; r++) last = std::max(last, q.position[r]);
-  const int n_pages = int(std::min<int64_t>(kSplitPages, (last - first) / kPageTokens + 1));
-  const int64_t page_stride = int64_t(q.count) * 32;
-  TileArgs args{};
-  args.blocks = hp / 32;
-  for (int p = 0; p < n_pages; p++) {
-    args.lines[0] = kv.keys(pages[split * kSplitPages + p], head);
-    args.lines[1] = args.lines[0] + kv.head_bytes / 4;
-    args.out = s.scores + p * page_stride;
-    run_tiles(args, q.row, q.count);
-  }
-  const void *probs[kAttentionRows];
-  const int64_t probs_bytes = kSplit * kHalfBytes;
-  for (int r = 0; r < q.count; r++) {
-    const int64_t begin = window ? std::max<int64_t>(0, q.position[r] - window + 1 - first) : 0;
-    softmax_split(s.scores + r * 32, n_pages, page_stride, int(std::min<int64_t>(begin, kSplit)),
-                  int(std::clamp<int64_t>(q.position[r] + 1 - first, 0, kSplit)),
-                  s.probs + r * probs_bytes, state.peak + r, state.total + r);
-  }
-  args.blocks = 1;
-  for (int64_t d = 0; d < hp / 32; d++) {
-    args.out = s.tile + d * page_stride;
-    for (int p = 0; p < n_pages; p++) {
-      args.lines[0] = kv.values(pages[split * kSplitPages + p], head) + d * 2048;
-      args.lines[1] = args.lines[0] + 1024;
-      args.accumulate = p > 0;
-      for (int r = 0; r < q.count; r++) probs[r] = s.probs + r * probs_bytes + p * 32 * kHalfBytes;
-      run_tiles(args, probs, q.count);
-    }
-    for (int r = 0; r < q.count; r++)
-      std::memcpy(state.out + r * hp + d * 32, args.out + r * 32, 128);
-  }
+// One split, for the rows of q from `row` on that one tile takes: into scratch.part and state.
+// fetch: this tile is the first of its split.
+inline int attend_tile(const KvHead &head, const SplitPages &pages, int64_t first, int window,
+                       const QueryRows &q, int row, bool fetch, AttentionScratch &s,
+                       SplitState &state) {
+  const int count = std::min(kQueryTile, q.count - row);
+  const int64_t *position = q.position + row;
+  const auto begin = [&](int64_t at) {
+    return window ? int(std::clamp<int64_t>(at - window + 1 - first, 0, kSplit)) : 0;
+  };
+  const auto end = [&](int64_t at) { return int(std::clamp<int64_t>(at + 1 - first, 0, kSplit)); };
+  // Pages that a row of the tile sees part of.
+  const int to = int(ceil_div(end(position[count - 1]), kPageTokens));
+  const int from = std::min(begin(position[0]) / kPageTokens, to);
+  const QueryTile tile{q.row + row, s.packed + row / kQueryTile * packed_queries(head.padded),
+                       count};
+  const int64_t stride = int64_t(count) * 32;
+  for (int p = from; p < to; p++)
+    scores(head, tile, pages.keys[p], s.scores + p * stride, fetch ? pages.after_keys[p] : nullptr);
+  for (int r = 0; r < count; r++)
+    softmax_split(pages, s.scores + r * 32, from, to, stride, begin(position[r]), end(position[r]),
+                  s.probs + r * kProbRow, state.peak + r, state.total + r);
+  for (int64_t d = 0; d < head.padded / 32; d++)
+    sum_values(pages, from, to, d, s.probs, count, fetch, s.part + d * stride);
+  return count;
 }
 
-// acc <- acc combined with the next split of one row. A row starts with peak -infinity and total 0.
+// acc <- acc combined with the next split of one row, whose blocks of 32 dims lie `stride` floats
+// apart. A row starts with peak -infinity and total 0.
 inline void combine_split(float *peak, float *total, float *acc, float next_peak, float next_total,
-                          const float *next, int64_t hp) {
+                          const float *next, int64_t stride, int64_t hp) {
   if (next_peak == -INFINITY) return;  // no key of the split is seen by this row
   const float top = std::max(*peak, next_peak);
   alignas(64) float weight[16] = {*peak - top, next_peak - top};
-  vf_store(weight, vf_exp(vf_load(weight)));
+  vf_store(weight, vf_exp2(vf_load(weight)));
   const float keep = *peak == -INFINITY ? 0.0f : weight[0], add = weight[1];
   for (int64_t i = 0; i < hp; i += 16)
-    vf_store(acc + i,
-             vf_fma(vf_load(next + i), vf_set1(add), vf_mul(vf_load(acc + i), vf_set1(keep))));
+    vf_store(acc + i, vf_fma(vf_load(next + i / 32 * stride + i % 32), vf_set1(add),
+                             vf_mul(vf_load(acc + i), vf_set1(keep))));
   *total = *total * keep + next_total * add;
   *peak = top;
 }

@@ -80,8 +80,8 @@ KT_EXPORT int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k,
 }
 
 KT_EXPORT int32_t kt_page_tokens(void) { return kt::kPageTokens; }
-KT_EXPORT int64_t kt_page_bytes(int32_t n_kv_heads, int32_t head_dim) {
-  return int64_t(n_kv_heads) * kt::page_head_bytes(head_dim);
+KT_EXPORT int64_t kt_page_bytes(int32_t kv_format, int32_t n_kv_heads, int32_t head_dim) {
+  return int64_t(n_kv_heads) * kt::kv_head_of(kv_format, head_dim).bytes;
 }
 
 KT_EXPORT kt_program *kt_program_new(kt_pool *pool, const kt_program_desc *desc) {

@@ -6,67 +6,97 @@
 namespace kt {
 
 inline KvLayer Program::kv_layer(const Step &s) const {
-  const int64_t page = kt_page_bytes(d_.n_kv_heads, d_.head_dim);
+  const int64_t page = kt_page_bytes(d_.kv_format, d_.n_kv_heads, d_.head_dim);
   return {static_cast<uint8_t *>(d_.kv) + int64_t(s.op.attention.layer) * d_.n_pages * page, page,
-          page_head_bytes(d_.head_dim), padded_head(d_.head_dim)};
+          kv_head_of(d_.kv_format, d_.head_dim)};
 }
 
-// Per-head norm (or none), then rotation, in place.
-inline void prepare_head(const kt_attention &a, const float *gain, const float *cosine,
-                         const float *sine, float *head) {
-  if (gain) {
-    float squares = 0;
-    for (int i = 0; i < a.head_dim; i++) squares += head[i] * head[i];
-    const float scale = 1.0f / std::sqrt(squares / float(a.head_dim) + a.qk_norm_eps);
-    for (int i = 0; i < a.head_dim; i++) head[i] = head[i] * scale * gain[i];
-  }
-  if (cosine) rotate(a.rope, cosine, sine, head);
+// A copy of a head, padded with zeros, after its norm (or none).
+inline void prepare_head(const kt_attention &a, const float *x, const float *gain, int64_t hp,
+                         float *head) {
+  std::memset(head + hp - 32, 0, 128);
+  std::memcpy(head, x, size_t(a.head_dim) * 4);
+  if (!gain) return;
+  const float scale = rms_scale(head, a.head_dim, a.qk_norm_eps);
+  for (int i = 0; i < a.head_dim; i++) head[i] = head[i] * scale * gain[i];
+}
+
+inline uint8_t *Program::query(const kt_attention &a, int64_t row, int head) const {
+  const int group = a.n_heads / a.n_kv_heads;
+  return queries_.data() + ((head / group * rows_ + row) * group + head % group) * query_bytes_;
 }
 
 // One KV head of the tokens of one page: keys and values into the page, its query heads encoded.
-inline void Program::attention_input(Step &s, const PageRun &run, int kv_head) {
+inline void Program::attention_input(Step &s, const PageRun &run, int kv_head,
+                                     AttentionScratch &scratch) {
   const kt_attention &a = s.op.attention;
   const KvLayer kv = kv_layer(s);
   const int32_t page =
       batch_->page_table[int64_t(run.seq) * batch_->page_stride + run.position / kPageTokens];
   const int group = a.n_heads / a.n_kv_heads, hd = a.head_dim;
-  const int64_t hp = kv.head_padded, half = a.rope.dims / 2;
+  const int64_t hp = kv.head.padded, half = a.rope.dims / 2;
+  const int encoding = query_encoding(kv.head.format);
+  const vf scale = vf_set1(a.scale * kLog2E);
+  float *key = scratch.head, *value = key + hp, *query_head = value + hp;
   for (int i = 0; i < run.count; i++) {
     const int64_t row = run.row + i;
-    float *x = in(s).row(row);
+    const float *x = in(s).row(row);
     const float *cosine = nullptr, *sine = nullptr;
     if (s.table >= 0) {
       cosine = reinterpret_cast<const float *>(tables_[size_t(s.table)].cosine.data()) + row * half;
       sine = reinterpret_cast<const float *>(tables_[size_t(s.table)].sine.data()) + row * half;
     }
-    float *key = x + (a.n_heads + kv_head) * hd;
-    prepare_head(a, a.k_norm, cosine, sine, key);
-    write_kv(kv, page, kv_head, (run.position + i) % kPageTokens, hd, key,
-             x + (a.n_heads + a.n_kv_heads + kv_head) * hd);
+    prepare_head(a, x + (a.n_heads + kv_head) * hd, a.k_norm, hp, key);
+    prepare_head(a, x + (a.n_heads + a.n_kv_heads + kv_head) * hd, nullptr, hp, value);
+    if (cosine) rotate(a.rope, cosine, sine, key);
+    write_kv(kv, page, kv_head, (run.position + i) % kPageTokens, key, value);
     for (int h = kv_head * group; h < (kv_head + 1) * group; h++) {
-      prepare_head(a, a.q_norm, cosine, sine, x + h * hd);
-      uint8_t *q = queries_.data() + (row * a.n_heads + h) * hp * kHalfBytes;
-      for (int64_t b = 0; b < hp / 32; b++) {
-        alignas(64) float block[32] = {};
-        for (int64_t c = 0; c < std::min<int64_t>(32, hd - b * 32); c++)
-          block[c] = x[h * hd + b * 32 + c] * a.scale;
-        b_store(q + b * 32 * kHalfBytes, vf_load(block), vf_load(block + 16));
-      }
+      prepare_head(a, x + h * hd, a.q_norm, hp, query_head);
+      if (cosine) rotate(a.rope, cosine, sine, query_head);
+      uint8_t *to = query(a, row, h);
+      for (int64_t b = 0; b < hp / 32; b++)
+        encode_block(encoding, to, hp / 32, b, vf_mul(vf_load(query_head + b * 32), scale),
+                     vf_mul(vf_load(query_head + b * 32 + 16), scale));
     }
   }
 }
 
-inline QueryRows Program::query_rows(const Step &s, const QueryBlock &b, int first_head) const {
+inline QueryRows Program::query_rows(const kt_attention &a, const QueryBlock &b,
+                                     int first_head) const {
   QueryRows q;
   q.count = 0;
-  const int64_t bytes = padded_head(d_.head_dim) * kHalfBytes;
   for (int i = 0; i < b.count; i++)
     for (int h = 0; h < unit_heads_; h++) {
-      q.row[q.count] =
-          queries_.data() + (int64_t(b.row + i) * s.op.attention.n_heads + first_head + h) * bytes;
+      q.row[q.count] = query(a, b.row + i, first_head + h);
       q.position[q.count++] = b.position + i;
     }
   return q;
+}
+
+// The pages of a split of a sequence, and what of the next one (if it has pages) is fetched.
+inline SplitPages split_pages(const KvLayer &kv, const int32_t *table, int head, int64_t split,
+                              int64_t last, bool next, AttentionScratch &s) {
+  const KvHead &h = kv.head;
+  SplitPages pages{};
+  const int64_t end = last / kPageTokens + 1;  // pages of the sequence
+  for (int p = 0; p < kSplitPages; p++) {
+    const int64_t here = split * kSplitPages + p, there = here + kSplitPages;
+    if (here >= end) break;
+    const uint8_t *at = kv.at(table[here], head);
+    const uint8_t *ahead = next && there < end ? kv.at(table[there], head) : nullptr;
+    pages.keys[p] = at;
+    if (h.format == KT_KV_BF16) {
+      pages.values[p] = pages.after_keys[p] = at + h.values();
+      pages.after_values[p] = ahead;
+    } else {
+      uint8_t *values = s.values + p * h.padded * 64;
+      decode_values(h, at, values);
+      pages.values[p] = values;
+      pages.scales[p] = at + h.value_scales();
+      pages.after_keys[p] = ahead ? ahead + h.values() : nullptr;
+    }
+  }
+  return pages;
 }
 
 inline void Program::finish_row(Step &s, int64_t row, int head, float *acc, float total) {
@@ -86,32 +116,39 @@ inline void Program::finish_row(Step &s, int64_t row, int head, float *acc, floa
 inline void Program::attention(Step &s, Worker w) {
   const kt_attention &a = s.op.attention;
   const KvLayer kv = kv_layer(s);
-  const int64_t hp = kv.head_padded;
+  const int64_t hp = kv.head.padded;
+  AttentionScratch scratch = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
   int64_t total = int64_t(runs_.size()) * a.n_kv_heads;
   s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
-    attention_input(s, runs_[size_t(unit / a.n_kv_heads)], int(unit % a.n_kv_heads));
+    attention_input(s, runs_[size_t(unit / a.n_kv_heads)], int(unit % a.n_kv_heads), scratch);
   });
 
   const int group = a.n_heads / a.n_kv_heads;
   const int64_t head_units = a.n_heads / unit_heads_;
-  const auto each_split = [&](const QueryBlock &b, int64_t split_from, int64_t split_to,
-                              int64_t head_unit, auto &&done) {
-    const int first_head = int(head_unit) * unit_heads_;
-    const QueryRows q = query_rows(s, b, first_head);
-    AttentionScratch scratch = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
-    AttentionRows state;
-    state.out = scratch.out[0];
-    const int32_t *pages = batch_->page_table + int64_t(b.seq) * batch_->page_stride;
-    for (int64_t split = split_from; split < split_to; split++) {
-      attend_split(kv, pages, first_head / group, split, a.window, q, scratch, state);
-      for (int r = 0; r < q.count; r++) done(r, split, state, scratch);
+  // done(first row, rows, split, state) of every tile of the block's rows.
+  const auto each_split = [&](const QueryBlock &b, int64_t from, int64_t to, int first_head,
+                              auto &&done) {
+    const QueryRows q = query_rows(a, b, first_head);
+    for (int row = 0; row < q.count; row += kQueryTile)
+      pack_queries(q.row + row, std::min(kQueryTile, q.count - row), hp,
+                   scratch.packed + row / kQueryTile * packed_queries(hp));
+    const int32_t *table = batch_->page_table + int64_t(b.seq) * batch_->page_stride;
+    SplitState state;
+    for (int64_t split = from; split < to; split++) {
+      const SplitPages pages = split_pages(kv, table, first_head / group, split,
+                                           b.position + b.count - 1, split + 1 < to, scratch);
+      for (int row = 0; row < q.count; row += kQueryTile) {
+        const int count =
+            attend_tile(kv.head, pages, split * kSplit, a.window, q, row, row == 0, scratch, state);
+        done(row, count, split, state);
+      }
     }
   };
   // Splits of a block: none before the window of its first row, none after its last row.
-  const auto first_split = [&](const QueryBlock &b) {
+  const auto first_split = [&](const QueryBlock &b) -> int64_t {
     return a.window ? std::max(0, b.position - a.window + 1) / kSplit : 0;
   };
-  const auto end_split = [&](const QueryBlock &b) {
+  const auto end_split = [&](const QueryBlock &b) -> int64_t {
     return (b.position + b.count - 1) / kSplit + 1;
   };
 
@@ -125,48 +162,53 @@ inline void Program::attention(Step &s, Worker w) {
   if (!parallel_splits) {
     s.units[1].each(units, chunk_of(units, w.count), [&](int64_t unit) {
       const QueryBlock &b = blocks_[size_t(unit / head_units)];
+      const int first_head = int(unit % head_units) * unit_heads_, rows = b.count * unit_heads_;
       float peak[kAttentionRows], sum[kAttentionRows];
-      std::fill(peak, peak + kAttentionRows, -INFINITY);
-      std::fill(sum, sum + kAttentionRows, 0.0f);
-      AttentionScratch scratch =
-          AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
-      std::memset(scratch.out[1], 0, size_t(kAttentionRows * hp) * 4);
-      each_split(b, first_split(b), end_split(b), unit % head_units,
-                 [&](int r, int64_t, const AttentionRows &state, AttentionScratch &) {
-                   combine_split(peak + r, sum + r, scratch.out[1] + r * hp, state.peak[r],
-                                 state.total[r], state.out + r * hp, hp);
+      std::fill(peak, peak + rows, -INFINITY);
+      std::fill(sum, sum + rows, 0.0f);
+      std::memset(scratch.out, 0, size_t(rows * hp) * 4);
+      each_split(b, first_split(b), end_split(b), first_head,
+                 [&](int row, int count, int64_t, const SplitState &state) {
+                   for (int r = 0; r < count; r++)
+                     combine_split(peak + row + r, sum + row + r, scratch.out + (row + r) * hp,
+                                   state.peak[r], state.total[r], scratch.part + r * 32, count * 32,
+                                   hp);
                  });
-      for (int r = 0; r < b.count * unit_heads_; r++)
-        finish_row(s, b.row + r / unit_heads_,
-                   int(unit % head_units) * unit_heads_ + r % unit_heads_, scratch.out[1] + r * hp,
+      for (int r = 0; r < rows; r++)
+        finish_row(s, b.row + r / unit_heads_, first_head + r % unit_heads_, scratch.out + r * hp,
                    sum[r]);
     });
   } else {
-    s.units[1].each(units * splits_, 1, [&](int64_t unit) {
-      const int64_t split = unit % splits_, head_unit = unit / splits_ % head_units;
-      const QueryBlock &b = blocks_[size_t(unit / splits_ / head_units)];
-      if (split < first_split(b) || split >= end_split(b)) return;
-      each_split(b, split, split + 1, head_unit,
-                 [&](int r, int64_t, const AttentionRows &state, AttentionScratch &) {
-                   float *p = partial_of(b.row + r / unit_heads_,
-                                         head_unit * unit_heads_ + r % unit_heads_, split);
-                   p[0] = state.peak[r], p[1] = state.total[r];
-                   std::memcpy(p + 2, state.out + r * hp, size_t(hp) * 4);
+    // Units are runs of splits, so that a split's pages are fetched during the one before.
+    const int64_t length = std::clamp<int64_t>(units * splits_ / (8 * w.count), 1, 8);
+    const int64_t runs = ceil_div(splits_, length);
+    s.units[1].each(units * runs, 1, [&](int64_t unit) {
+      const int first_head = int(unit / runs % head_units) * unit_heads_;
+      const QueryBlock &b = blocks_[size_t(unit / runs / head_units)];
+      const int64_t from = unit % runs * length;
+      each_split(b, std::max(from, first_split(b)), std::min(from + length, end_split(b)),
+                 first_head, [&](int row, int count, int64_t split, const SplitState &state) {
+                   for (int r = 0; r < count; r++) {
+                     float *p = partial_of(b.row + (row + r) / unit_heads_,
+                                           first_head + (row + r) % unit_heads_, split);
+                     p[0] = state.peak[r], p[1] = state.total[r];
+                     for (int64_t d = 0; d < hp / 32; d++)
+                       std::memcpy(p + 2 + d * 32, scratch.part + (d * count + r) * 32, 128);
+                   }
                  });
     });
     total = int64_t(blocks_.size()) * a.n_heads;
     s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
       const QueryBlock &b = blocks_[size_t(unit / a.n_heads)];
       const int head = int(unit % a.n_heads);
-      float *acc = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp).out[1];
       for (int i = 0; i < b.count; i++) {
         float peak = -INFINITY, sum = 0;
-        std::memset(acc, 0, size_t(hp) * 4);
+        std::memset(scratch.out, 0, size_t(hp) * 4);
         for (int64_t split = first_split(b); split < end_split(b); split++) {
           const float *p = partial_of(b.row + i, head, split);
-          combine_split(&peak, &sum, acc, p[0], p[1], p + 2, hp);
+          combine_split(&peak, &sum, scratch.out, p[0], p[1], p + 2, 32, hp);
         }
-        finish_row(s, b.row + i, head, acc, sum);
+        finish_row(s, b.row + i, head, scratch.out, sum);
       }
     });
   }

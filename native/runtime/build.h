@@ -90,7 +90,7 @@ inline std::string Program::check_op(const Step &s) const {
 inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
   pool_ = pool, d_ = d;
   if (d.n_ops < 1 || d.n_slots < 1 || d.max_tokens < 1 || d.max_logits < 1 || d.logits_slot < 0 ||
-      d.logits_slot >= d.n_slots)
+      d.logits_slot >= d.n_slots || d.kv_format < KT_KV_BF16 || d.kv_format > KT_KV_INT8)
     return "program description";
   slots_ = std::vector<Slot>(size_t(d.n_slots));
   for (int i = 0; i < d.n_slots; i++) {
@@ -116,7 +116,7 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
       while (group % heads) heads--;
       if (unit_heads_ && (unit_heads_ != heads))
         return "attention operations differ in head counts";
-      unit_heads_ = heads;
+      unit_heads_ = heads, head_units_ = a.n_heads / heads;
       if (a.rope.dims) s.table = table_of(a.rope);
       if (tables_.size() > kMaxTables) return "more than 4 rotary tables";
     }
@@ -178,13 +178,13 @@ inline std::string Program::reserve() {
     if (!t.cosine.reserve(tokens * t.rope.dims * 2) || !t.sine.reserve(tokens * t.rope.dims * 2))
       return no_memory;
   const int64_t hp = padded_head(std::max(1, d_.head_dim));
+  query_bytes_ = encoded_row_bytes(query_encoding(d_.kv_format), hp);
   scratch_bytes_ = round_up(AttentionScratch::bytes(hp), 64);
   const bool ok = hidden_.reserve(hidden) && expert_out_.reserve(expert_rows * expert_width * 4) &&
-                  queries_.reserve(tokens * heads * hp * kHalfBytes) &&
+                  queries_.reserve(tokens * heads * query_bytes_) &&
                   scratch_.reserve(scratch_bytes_ * pool_->size()) &&
                   partial_.reserve(heads ? kPartialRows * (hp + 2) * 4 : 0);
   if (!ok) return no_memory;
-  block_tokens_ = unit_heads_ ? std::max(1, kAttentionRows / unit_heads_) : 1;
   position_.resize(size_t(tokens));
   runs_.reserve(size_t(tokens)), blocks_.reserve(size_t(tokens)),
       dense_blocks_.reserve(size_t(tokens));

@@ -87,6 +87,7 @@ class Program {
   std::string reserve();
   int table_of(const kt_rope &rope);
   void plan_batch();
+  int32_t attention_block() const;
   void work(Worker w);
   void run(Step &s, Worker w);
 
@@ -103,8 +104,9 @@ class Program {
   void group_by_expert();
   void mlp(Step &s, Worker w);
   void attention(Step &s, Worker w);
-  void attention_input(Step &s, const PageRun &run, int kv_head);
-  QueryRows query_rows(const Step &s, const QueryBlock &b, int first_head) const;
+  void attention_input(Step &s, const PageRun &run, int kv_head, AttentionScratch &scratch);
+  uint8_t *query(const kt_attention &a, int64_t row, int head) const;
+  QueryRows query_rows(const kt_attention &a, const QueryBlock &b, int first_head) const;
   void finish_row(Step &s, int64_t row, int head, float *acc, float total);
   KvLayer kv_layer(const Step &s) const;
 
@@ -117,8 +119,7 @@ class Program {
 
   // Query heads of one attention unit share a KV head; all attention operations have the same
   // shape.
-  int unit_heads_ = 0;
-  int64_t block_tokens_ = 0;
+  int unit_heads_ = 0, head_units_ = 0;
   int64_t hidden_block_ = 0;  // tokens of an MLP unit
 
   // Per batch.
@@ -142,7 +143,7 @@ class Program {
   std::vector<float> route_scratch_;  // [worker, 2 * kMaxExperts]
 
   Memory queries_, hidden_, expert_out_, scratch_, partial_;
-  int64_t scratch_bytes_ = 0;
+  int64_t scratch_bytes_ = 0, query_bytes_ = 0;
 };
 
 }  // namespace kt

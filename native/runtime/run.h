@@ -10,6 +10,7 @@ inline void Program::plan_batch() {
   n_steps_ = b.n_ops ? size_t(b.n_ops) : steps_.size();
   runs_.clear(), blocks_.clear(), dense_blocks_.clear();
   splits_ = 1;
+  const int32_t block = attention_block();
   for (int s = 0; s < b.n_seqs; s++) {
     const int32_t start = b.seq_start[s], end = b.seq_start[s + 1], first = b.first_position[s];
     for (int32_t row = start; row < end; row++) position_[size_t(row)] = first + row - start;
@@ -19,8 +20,8 @@ inline void Program::plan_batch() {
       runs_.push_back({s, row, count, position});
       row += count;
     }
-    for (int32_t row = start; row < end; row += int32_t(block_tokens_))
-      blocks_.push_back({s, row, std::min(int32_t(block_tokens_), end - row), first + row - start});
+    for (int32_t row = start; row < end; row += block)
+      blocks_.push_back({s, row, std::min(block, end - row), first + row - start});
     splits_ = std::max(splits_, ceil_div(first + end - start, kSplit));
   }
   for (int64_t row = 0; row < rows_; row += hidden_block_)
@@ -28,6 +29,15 @@ inline void Program::plan_batch() {
   for (Step &s : steps_)
     for (int i = 0; i < kPhases; i++) s.units[size_t(i)].reset();
   table_units_.reset();
+}
+
+// Tokens of an attention unit: many, so that keys and values are seldom read, but few enough for
+// all workers to have some.
+inline int32_t Program::attention_block() const {
+  if (!unit_heads_) return std::max<int32_t>(1, int32_t(rows_));
+  const int64_t most = std::max(1, kAttentionRows / unit_heads_);
+  const int64_t least = std::max(1, kQueryTile / unit_heads_);
+  return int32_t(std::clamp(rows_ * head_units_ / (4 * pool_->size()), least, most));
 }
 
 inline int32_t Program::forward(const kt_batch &batch, float *logits) {

@@ -93,6 +93,10 @@ inline vi vi_shl(vi x) {
   return {_mm256_slli_epi32(x.a, N), _mm256_slli_epi32(x.b, N)};
 }
 template <int N>
+inline vi vi_shr(vi x) {
+  return {_mm256_srli_epi32(x.a, N), _mm256_srli_epi32(x.b, N)};
+}
+template <int N>
 inline vi vi_shr16(vi x) {  // within 16-bit lanes
   return {_mm256_srli_epi16(x.a, N), _mm256_srli_epi16(x.b, N)};
 }

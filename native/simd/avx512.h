@@ -69,6 +69,10 @@ inline vi vi_shl(vi x) {
   return {_mm512_slli_epi32(x.v, N)};
 }
 template <int N>
+inline vi vi_shr(vi x) {
+  return {_mm512_srli_epi32(x.v, N)};
+}
+template <int N>
 inline vi vi_shr16(vi x) {  // within 16-bit lanes
   return {_mm512_srli_epi16(x.v, N)};
 }

@@ -193,6 +193,7 @@ class Builder:
     pages: int = 0
     n_kv_heads: int = 0
     head_dim: int = 0
+    kv_format: str = "BF16"
     slots: dict[str, tuple[int, int]] = field(default_factory=dict)
     ops: list[Any] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
@@ -309,8 +310,11 @@ class Program:
     def __init__(self, builder: Builder, max_tokens: int) -> None:
         self.library, self.slots, self.keep = builder.library, builder.slots, builder.keep
         ffi, lib = self.library.ffi, self.library.lib
+        kv_format = getattr(lib, f"KT_KV_{builder.kv_format}")
         self.kv = aligned(
-            builder.layers * builder.pages * lib.kt_page_bytes(builder.n_kv_heads, builder.head_dim)
+            builder.layers
+            * builder.pages
+            * lib.kt_page_bytes(kv_format, builder.n_kv_heads, builder.head_dim)
             if builder.layers
             else 64,
             fill=0xFF,
@@ -322,7 +326,7 @@ class Program:
         desc.max_tokens = desc.max_logits = max_tokens
         desc.n_kv_layers, desc.n_pages = builder.layers, builder.pages
         desc.n_kv_heads, desc.head_dim = builder.n_kv_heads, builder.head_dim
-        desc.logits_slot = builder.ops[-1].out
+        desc.kv_format, desc.logits_slot = kv_format, builder.ops[-1].out
         desc.ops, desc.slot_widths, desc.kv = ops, widths, ffi.from_buffer(self.kv)
         self.width = widths[desc.logits_slot]
         self.pool = pool_of(self.library.name, builder.threads)

@@ -263,9 +263,10 @@ def test_large_scores_do_not_overflow(library):
     qkv = normal(9, 300, 3 * 32, scale=60)
     got = program_of(library, qkv, 1, 1).forward([Seq(range(300), pages=shuffled(300))])
     judged = qkv.copy()
-    if limit(library) > 1e-3:  # the scaled queries are bfloat16
-        scaled = reference.round_bf16(torch.from_numpy(qkv[:, :32] * np.float32(32**-0.5)))
-        judged[:, :32] = scaled.numpy() * np.float32(32**0.5)
+    if limit(library) > 1e-3:  # the queries are bfloat16, scaled to give scores in units of log 2
+        factor = np.float32(32**-0.5) * np.float32(1 / np.log(2))
+        scaled = reference.round_bf16(torch.from_numpy(qkv[:, :32] * factor))
+        judged[:, :32] = scaled.numpy() / factor
     assert relative_error(got, sdpa(judged, 1, 1)) < max(limit(library), 1e-4)
 
 

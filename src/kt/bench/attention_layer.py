@@ -47,7 +47,7 @@ class Heads:
 
     def page_bytes(self, library: Library) -> int:
         """Of one KV page of one layer."""
-        return int(library.lib.kt_page_bytes(self.n_kv_heads, self.head_dim))
+        return int(library.lib.kt_page_bytes(library.lib.KT_KV_BF16, self.n_kv_heads, self.head_dim))
 
 
 class AttentionLayer:

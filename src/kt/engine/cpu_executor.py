@@ -224,7 +224,7 @@ class CpuExecutor:
     def _build(self, spec: ModelSpec) -> tuple[Any, Any]:
         ffi, step = self._ffi, self._step
         attention = spec.layers[0].attention
-        page_bytes = self._lib.kt_page_bytes(attention.n_kv_heads, attention.head_dim)
+        page_bytes = self._lib.kt_page_bytes(self._lib.KT_KV_BF16, attention.n_kv_heads, attention.head_dim)
         self._kv_bytes = len(spec.layers) * self.n_pages * page_bytes
         kv = self._allocate(self._kv_bytes, "the KV cache")
         operations = ffi.new("kt_op[]", len(step.operations))
