@@ -13,6 +13,7 @@ from kt.kernels.library import load
 from kt.kernels.variants import VARIANTS
 from kt.machine.survey import survey
 from kt.models.families import spec
+from kt.placement.budget import KvFormat
 from kt.weights.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +33,7 @@ def executor(
     pages: int = 64,
     tokens: int = 1024,
     read: bool = False,
+    kv_format: KvFormat = "bf16",
 ) -> CpuExecutor:
     """An executor over `path`; threads wrap around the CPUs this process may use. read: see
     CpuExecutor.
@@ -45,6 +47,7 @@ def executor(
         load(variant),
         cpus=cpus,
         n_pages=pages,
+        kv_format=kv_format,
         max_batch_tokens=tokens,
         read=read,
     )

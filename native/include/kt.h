@@ -10,7 +10,7 @@
 #define KT_H
 #include <stdint.h>
 
-#define KT_ABI_VERSION 5
+#define KT_ABI_VERSION 6
 
 #ifdef __cplusplus
 extern "C" {

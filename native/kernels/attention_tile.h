@@ -8,7 +8,6 @@ namespace kt {
 
 constexpr int kSplitPages = 8;
 constexpr int kSplit = kSplitPages * kPageTokens;
-constexpr int64_t kProbRow = kSplit * kHalfBytes;  // bytes of a row of probabilities
 
 // Query rows that a tile takes together.
 #ifdef KT_AMX
@@ -17,14 +16,29 @@ constexpr int kQueryTile = kTileRows[0];
 constexpr int kQueryTile = kTilePanels == 2 ? 12 : 4;
 #endif
 
+// Probabilities of a row and split. For bfloat16 values: encoded as their activations. For int8
+// values: integers 256 * high + low in two parts, codes of one page after the other; the AMX tiles
+// want each page as a row of one block (ENC_INT).
+constexpr int64_t kProbRow = kSplit * kHalfBytes;
+#ifdef KT_AMX
+constexpr int64_t kProbPage = 64;
+#else
+constexpr int64_t kProbPage = kPageTokens * kActBytes;
+#endif
+constexpr int64_t kProbPart = kSplitPages * kProbPage;  // bytes of a row's part
+constexpr int64_t kProbBytes = std::max(kProbRow, 2 * kProbPart);
+
+// What the integer probabilities of a tile's rows, [part][row], are multiplied by, and their
+// negative sums.
+struct ProbCodes {
+  float scale[2][kQueryTile];
+  int32_t negative[2][kQueryTile];
+};
+
 // The pages of a split, for one KV head.
 struct SplitPages {
   const uint8_t *keys[kSplitPages];
-  const uint8_t *values[kSplitPages];  // bfloat16 panels
-  const uint8_t *scales[kSplitPages];  // of int8 values, or NULL
-  // What is read after the scores and after the values, fetched meanwhile; or NULL.
-  const uint8_t *after_keys[kSplitPages];
-  const uint8_t *after_values[kSplitPages];
+  const uint8_t *next_keys[kSplitPages];  // of the next split, fetched meanwhile; or NULL
 };
 
 // Encoded query rows, and their copy in the order in which a vector tile reads them.
@@ -47,14 +61,16 @@ inline void run_tiles(int format, TileArgs args, const void *const *rows, int co
   }
 }
 
-inline TileArgs page_tile(const uint8_t *lines, int64_t panel_bytes, int64_t blocks, float *out,
-                          const uint8_t *ahead, int64_t ahead_step) {
+// Lines and scales of two panels. ahead: memory fetched meanwhile, or NULL.
+inline TileArgs panel_tile(const uint8_t *lines, int64_t panel_bytes, int64_t blocks, float *out,
+                           const uint8_t *ahead, int64_t ahead_bytes) {
   TileArgs args{};
   for (int p = 0; p < 2; p++) {
     args.lines[p] = lines + p * panel_bytes;
     args.meta[p] = args.lines[p] + blocks * KeyFormat::kBlockBytes;
   }
-  args.blocks = blocks, args.out = out, args.ahead = ahead, args.ahead_step = ahead_step;
+  args.blocks = blocks, args.out = out;
+  args.ahead = ahead, args.ahead_step = ceil_div(ahead_bytes, blocks);
   return args;
 }
 
@@ -62,21 +78,45 @@ inline TileArgs page_tile(const uint8_t *lines, int64_t panel_bytes, int64_t blo
 inline int64_t packed_queries(int64_t) { return 0; }
 inline void pack_queries(const void *const *, int, int64_t, uint8_t *) {}
 
-inline void score_page(const KvHead &h, const QueryTile &q, const uint8_t *keys, float *out,
-                       const uint8_t *ahead) {
-  run_tiles(KT_BF16, page_tile(keys, h.panel_bytes, h.padded / 32, out, ahead, 2048), q.rows,
-            q.count);
+inline void score_halves(const KvHead &h, const QueryTile &q, const uint8_t *keys, float *out,
+                         const uint8_t *ahead) {
+  run_tiles(KT_BF16,
+            panel_tile(keys, h.panel_bytes, h.padded / 32, out, ahead, h.bytes - h.values()),
+            q.rows, q.count);
 }
-inline void sum_values(const SplitPages &s, int from, int to, int64_t d, const uint8_t *probs,
-                       int count, bool fetch, float *out) {
+// Sums over the pages' products with `lines` of rows that lie row_bytes apart, page after page.
+inline void sum_pages(int format, const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
+                      const uint8_t *probs, int64_t page_bytes, int64_t row_bytes, int count,
+                      bool more, bool fetch, float *out) {
+  alignas(64) static constexpr float kOnes[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const int64_t step = h.values() / (h.padded / 32);
   const void *rows[kQueryTile];
   for (int p = from; p < to; p++) {
-    for (int r = 0; r < count; r++) rows[r] = probs + r * kProbRow + p * 32 * kHalfBytes;
-    TileArgs args = page_tile(s.values[p] + d * 2048, 1024, 1, out, nullptr, 2048);
-    if (fetch && s.after_values[p]) args.ahead = s.after_values[p] + d * 2048;
-    args.accumulate = p > from;
-    run_tiles(KT_BF16, args, rows, count);
+    for (int r = 0; r < count; r++) rows[r] = probs + r * row_bytes + p * page_bytes;
+    const uint8_t *ahead = fetch && s.next_keys[p] ? s.next_keys[p] + d * step : nullptr;
+    TileArgs args = panel_tile(s.keys[p] + h.values() + d * 2 * h.value_panel(), h.value_panel(), 1,
+                               out, ahead, step);
+    args.meta[0] = args.meta[1] = reinterpret_cast<const uint8_t *>(kOnes);
+    args.accumulate = more || p > from;
+    run_tiles(format, args, rows, count);
   }
+}
+inline void sum_halves(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
+                       const uint8_t *probs, int count, bool fetch, float *out) {
+  sum_pages(KT_BF16, h, s, from, to, d, probs, 32 * kHalfBytes, kProbRow, count, false, fetch, out);
+}
+inline void store_codes(vi lo, vi hi, float scale, uint8_t *page) {
+  q_store(page, lo, hi);
+  float *meta = reinterpret_cast<float *>(page + kPageTokens);
+  const int32_t negative = -vi_sum(vi_add(lo, hi));
+  meta[0] = scale, meta[1] = 0;  // only formats with minima read that
+  std::memcpy(meta + 2, &negative, 4);
+}
+inline void sum_codes(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
+                      const uint8_t *probs, const ProbCodes &, int part, int count, bool fetch,
+                      float *out) {
+  sum_pages(KT_I8_ROW, h, s, from, to, d, probs, kProbPage, kProbPart, count, part == 1, fetch,
+            out);
 }
 #else
 
@@ -114,7 +154,7 @@ inline void pack_queries(const void *const *rows, int count, int64_t hp, uint8_t
     }
 }
 
-// Adds `pairs` lines of both panels' two K to the sums. acts: of the first row and pair.
+// Adds a line of both panels' two K to the sums. acts: of the first row.
 template <int P, int T>
 inline void dot_pair(const uint8_t *lines, int64_t panel_bytes, const uint8_t *acts,
                      int64_t row_bytes, vf (&sum)[P][T]) {
@@ -126,47 +166,61 @@ inline void dot_pair(const uint8_t *lines, int64_t panel_bytes, const uint8_t *a
 #pragma GCC unroll 2
     for (int p = 0; p < P; p++) sum[p][t] = b_dot(sum[p][t], w[p], acts + t * row_bytes);
 }
+// The same for four K of codes.
+template <int P, int T>
+inline void dot_quad(const uint8_t *lines, int64_t panel_bytes, const uint8_t *acts,
+                     int64_t row_bytes, vi (&sum)[P][T]) {
+  QLine w[P];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; p++) w[p] = q_line(vi_load(lines + p * panel_bytes));
+#pragma GCC unroll 12
+  for (int t = 0; t < T; t++)
+#pragma GCC unroll 2
+    for (int p = 0; p < P; p++) sum[p][t] = q_dot(sum[p][t], w[p], acts + t * row_bytes);
+}
 
-inline void fetch_lines(const uint8_t *at, int64_t pair) {
-  _mm_prefetch(reinterpret_cast<const char *>(at) + pair * 128, _MM_HINT_T1);
-  _mm_prefetch(reinterpret_cast<const char *>(at) + pair * 128 + 64, _MM_HINT_T1);
+inline void store_codes(vi lo, vi hi, float, uint8_t *page) { q_store(page, lo, hi); }
+
+inline void fetch_lines(const uint8_t *at) {
+  _mm_prefetch(reinterpret_cast<const char *>(at), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char *>(at) + 64, _MM_HINT_T0);
 }
 
 template <int T>
-__attribute__((flatten)) void score_tile(const KvHead &h, const uint8_t *packed,
-                                         const uint8_t *keys, float *out, int count,
-                                         const uint8_t *ahead) {
+__attribute__((flatten)) void half_scores(const KvHead &h, const QueryTile &q, const uint8_t *keys,
+                                          float *out, const uint8_t *ahead) {
   constexpr int P = kTilePanels;
   for (int first = 0; first < 2; first += P) {
     vf sum[P][T];
 #pragma GCC unroll 24
     for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vf_zero();
-    const uint8_t *lines = keys + first * h.panel_bytes, *acts = packed;
+    const uint8_t *lines = keys + first * h.panel_bytes, *acts = q.packed;
     for (int64_t k = 0; k < h.padded / 2; k++, acts += T * kPairBytes) {
-      if (ahead && first == 0) fetch_lines(ahead, k);
+      if (ahead && first == 0) fetch_lines(ahead + k * 128);
       dot_pair<P, T>(lines + k * 64, h.panel_bytes, acts, kPairBytes, sum);
     }
 #pragma GCC unroll 12
     for (int t = 0; t < T; t++)
-      if (t < count)
+      if (t < q.count)
         for (int p = 0; p < P; p++) vf_store(out + t * 32 + (first + p) * 16, sum[p][t]);
   }
 }
 
 template <int T>
-__attribute__((flatten)) void value_tile(const SplitPages &s, int from, int to, int64_t d,
-                                         const uint8_t *probs, int count, bool fetch, float *out) {
+__attribute__((flatten)) void half_sums(const KvHead &h, const SplitPages &s, int from, int to,
+                                        int64_t d, const uint8_t *probs, int count, bool fetch,
+                                        float *out) {
   constexpr int P = kTilePanels;
   for (int first = 0; first < 2; first += P) {
     vf sum[P][T];
 #pragma GCC unroll 24
     for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vf_zero();
     for (int page = from; page < to; page++) {
-      const uint8_t *lines = s.values[page] + d * 2048 + first * 1024;
-      const uint8_t *ahead = fetch && first == 0 ? s.after_values[page] : nullptr;
+      const uint8_t *lines = s.keys[page] + h.values() + d * 2048 + first * 1024;
+      const uint8_t *ahead = fetch && first == 0 ? s.next_keys[page] : nullptr;
       const uint8_t *acts = probs + page * 32 * kHalfBytes;
       for (int k = 0; k < 16; k++) {
-        if (ahead) fetch_lines(ahead + d * 2048, k);
+        if (ahead) fetch_lines(ahead + d * 2048 + k * 128);
         dot_pair<P, T>(lines + k * 64, 1024, acts + k * kPairBytes, kProbRow, sum);
       }
     }
@@ -177,23 +231,75 @@ __attribute__((flatten)) void value_tile(const SplitPages &s, int from, int to, 
   }
 }
 
-inline void score_page(const KvHead &h, const QueryTile &q, const uint8_t *keys, float *out,
-                       const uint8_t *ahead) {
-  with_height(q.count, [&](auto t) { score_tile<t>(h, q.packed, keys, out, q.count, ahead); });
+// Exact integer sums over the split, then one multiplication by the part's scale.
+template <int T>
+__attribute__((flatten)) void code_sums(const KvHead &h, const SplitPages &s, int from, int to,
+                                        int64_t d, const uint8_t *probs, const ProbCodes &codes,
+                                        int part, int count, bool fetch, float *out) {
+  constexpr int P = kTilePanels;
+  const int64_t step = h.values() / (h.padded / 32);  // bytes fetched for a page
+  for (int first = 0; first < 2; first += P) {
+    vi sum[P][T];
+#pragma GCC unroll 24
+    for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vi_zero();
+    for (int page = from; page < to; page++) {
+      const uint8_t *lines = s.keys[page] + h.values() + d * 1024 + first * 512;
+      const uint8_t *ahead = first == 0 ? s.next_keys[page] : nullptr;
+      const uint8_t *acts = probs + page * kProbPage;
+      for (int k = 0; k < 8; k++) {
+        if (ahead && fetch) fetch_lines(ahead + d * step + (part * 8 + k) * step / 16);
+        dot_quad<P, T>(lines + k * 64, 512, acts + k * 4 * kActBytes, kProbPart, sum);
+      }
+    }
+#pragma GCC unroll 12
+    for (int t = 0; t < T; t++)
+      if (t < count) {
+        const vi zero = vi_shl<KeyFormat::kZeroLog2>(vi_set1(codes.negative[part][t]));
+        for (int p = 0; p < P; p++) {
+          float *at = out + t * 32 + (first + p) * 16;
+          vf_store(at, vf_fma(vf_from(vi_add(sum[p][t], zero)), vf_set1(codes.scale[part][t]),
+                              part ? vf_load(at) : vf_zero()));
+        }
+      }
+  }
 }
-// Sums of dims 32 d .. 32 d + 31 over the values of pages [from, to); out [count][32].
-inline void sum_values(const SplitPages &s, int from, int to, int64_t d, const uint8_t *probs,
-                       int count, bool fetch, float *out) {
-  with_height(count, [&](auto t) { value_tile<t>(s, from, to, d, probs, count, fetch, out); });
+
+inline void score_halves(const KvHead &h, const QueryTile &q, const uint8_t *keys, float *out,
+                         const uint8_t *ahead) {
+  with_height(q.count, [&](auto t) { half_scores<t>(h, q, keys, out, ahead); });
+}
+inline void sum_halves(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
+                       const uint8_t *probs, int count, bool fetch, float *out) {
+  with_height(count, [&](auto t) { half_sums<t>(h, s, from, to, d, probs, count, fetch, out); });
+}
+inline void sum_codes(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
+                      const uint8_t *probs, const ProbCodes &codes, int part, int count, bool fetch,
+                      float *out) {
+  with_height(count, [&](auto t) {
+    code_sums<t>(h, s, from, to, d, probs, codes, part, count, fetch, out);
+  });
 }
 #endif
 
-// Scores with the keys of a page; out [count][32].
-inline void scores(const KvHead &h, const QueryTile &q, const uint8_t *keys, float *out,
-                   const uint8_t *ahead) {
-  if (h.format == KT_KV_BF16) return score_page(h, q, keys, out, ahead);
-  run_tiles(KT_I8_G32, page_tile(keys, h.panel_bytes, h.padded / 32, out, ahead, 1024), q.rows,
-            q.count);
+// Scores with the keys of a page; out [count][32]. fetch: the page's values, which are read next.
+inline void scores(const KvHead &h, const QueryTile &q, const uint8_t *keys, bool fetch,
+                   float *out) {
+  const uint8_t *ahead = fetch ? keys + h.values() : nullptr;
+  if (h.format == KT_KV_BF16) return score_halves(h, q, keys, out, ahead);
+  run_tiles(KT_I8_G32,
+            panel_tile(keys, h.panel_bytes, h.padded / 32, out, ahead, h.bytes - h.values()),
+            q.rows, q.count);
+}
+
+// Sums of dims 32 d .. 32 d + 31 over the values of pages [from, to), weighted by a tile's
+// probabilities; out [count][32]. fetch: the next split's keys, which are read next.
+inline void sum_values(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
+                       const uint8_t *probs, const ProbCodes &codes, int count, bool fetch,
+                       float *out) {
+  if (h.format == KT_KV_BF16) return sum_halves(h, s, from, to, d, probs, count, fetch, out);
+  for (int part = 0; part < 2; part++)
+    sum_codes(h, s, from, to, d, probs + part * kQueryTile * kProbPart, codes, part, count, fetch,
+              out);
 }
 
 }  // namespace kt

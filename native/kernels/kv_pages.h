@@ -3,9 +3,8 @@
 //   bfloat16  K [32 keys, head_dim] as two panels of 16 keys
 //             V^T [head_dim, 32 keys] as head_dim / 16 panels, 16 lines of 2 keys each
 //   int8      K as two panels of KT_I8_G32: codes, and a float16 scale per key and 32 dims
-//             V as int8 [32 keys, head_dim], then a float32 scale per key
-// Values are decoded to the bfloat16 panels by the page: codes up to 127 are exact there, and their
-// scales multiply the probabilities.
+//             V^T as head_dim / 16 panels, 8 lines of 4 keys each, codes as in KT_I8_G32; then a
+//             float32 scale per key, which multiplies the probabilities
 #pragma once
 #include "encode.h"
 
@@ -23,6 +22,7 @@ struct KvHead {
   int64_t panel_bytes;  // of 16 keys
   int64_t bytes;
   int64_t values() const { return 2 * panel_bytes; }
+  int64_t value_panel() const { return format == KT_KV_BF16 ? 1024 : 512; }
   int64_t value_scales() const { return values() + padded * kPageTokens; }  // int8
 };
 inline KvHead kv_head_of(int format, int64_t head_dim) {
@@ -34,12 +34,13 @@ inline KvHead kv_head_of(int format, int64_t head_dim) {
 // How queries are encoded for the keys.
 inline int query_encoding(int kv_format) { return kv_format == KT_KV_BF16 ? ENC_HALF : ENC_INT; }
 
-// One layer's pages.
+// One layer's pages: all pages of a head after each other, so that a long sequence is read nearly
+// in the order of addresses.
 struct KvLayer {
   uint8_t *base;
-  int64_t page_bytes;
+  int64_t n_pages;
   KvHead head;
-  uint8_t *at(int32_t page, int h) const { return base + page * page_bytes + h * head.bytes; }
+  uint8_t *at(int64_t page, int64_t h) const { return base + (h * n_pages + page) * head.bytes; }
 };
 
 inline void write_bf16(const KvHead &h, uint8_t *page, int slot, const float *key,
@@ -82,9 +83,11 @@ inline void write_int8(const KvHead &h, uint8_t *page, int slot, const float *ke
       panel[b * 512 + i / 4 * 64 + slot % 16 * 4 + i % 4] = uint8_t(codes[i] + 128);
   }
   const float scale = int8_scale(value, h.padded);
-  uint8_t *v = page + h.values() + slot * h.padded;
-  for (int64_t d = 0; d < h.padded; d += kBlock)
-    int8_codes(value + d, scale, reinterpret_cast<int8_t *>(v + d));
+  uint8_t *v = page + h.values() + slot / 4 * 64 + slot % 4;
+  for (int64_t b = 0; b < h.padded / kBlock; b++, v += 1024) {
+    int8_codes(value + b * kBlock, scale, codes);
+    for (int i = 0; i < kBlock; i++) v[i / 16 * 512 + i % 16 * 4] = uint8_t(codes[i] + 128);
+  }
   std::memcpy(page + h.value_scales() + slot * 4, &scale, 4);
 }
 
@@ -99,23 +102,6 @@ inline void write_kv(const KvLayer &kv, int32_t page, int head, int slot, const 
     write_bf16(kv.head, at, slot, key, value);
   else
     write_int8(kv.head, at, slot, key, value);
-}
-
-// int8 values of a page as bfloat16 panels, without their scales. The keys, which are read next,
-// are fetched meanwhile.
-inline void decode_values(const KvHead &h, const uint8_t *page, uint8_t *out) {
-  const uint8_t *v = page + h.values();
-  const int64_t step = 2 * h.panel_bytes / (h.padded / 16);
-  for (int64_t d = 0; d < h.padded; d += 16) {
-    for (int64_t at = 0; at < step; at += 64)
-      _mm_prefetch(reinterpret_cast<const char *>(page) + d / 16 * step + at, _MM_HINT_T1);
-    for (int i = 0; i < kPageTokens / 2; i++, out += 64) {
-      const uint8_t *at = v + 2 * i * h.padded + d;
-      const vf even = vf_from(vi_load_i8(at)), odd = vf_from(vi_load_i8(at + h.padded));
-      vi_store(out, vi_or(vi_shr<16>(vi_bits(even)),
-                          vi_and(vi_bits(odd), vi_set1(static_cast<int32_t>(0xffff0000u)))));
-    }
-  }
 }
 
 }  // namespace kt

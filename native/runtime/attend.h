@@ -6,9 +6,9 @@
 namespace kt {
 
 inline KvLayer Program::kv_layer(const Step &s) const {
-  const int64_t page = kt_page_bytes(d_.kv_format, d_.n_kv_heads, d_.head_dim);
-  return {static_cast<uint8_t *>(d_.kv) + int64_t(s.op.attention.layer) * d_.n_pages * page, page,
-          kv_head_of(d_.kv_format, d_.head_dim)};
+  const KvHead head = kv_head_of(d_.kv_format, d_.head_dim);
+  const int64_t layer = int64_t(d_.n_pages) * d_.n_kv_heads * head.bytes;
+  return {static_cast<uint8_t *>(d_.kv) + s.op.attention.layer * layer, d_.n_pages, head};
 }
 
 // A copy of a head, padded with zeros, after its norm (or none).
@@ -73,28 +73,16 @@ inline QueryRows Program::query_rows(const kt_attention &a, const QueryBlock &b,
   return q;
 }
 
-// The pages of a split of a sequence, and what of the next one (if it has pages) is fetched.
+// The pages of a split of a sequence whose last position is `last`. next: the split after it
+// follows.
 inline SplitPages split_pages(const KvLayer &kv, const int32_t *table, int head, int64_t split,
-                              int64_t last, bool next, AttentionScratch &s) {
-  const KvHead &h = kv.head;
+                              int64_t last, bool next) {
   SplitPages pages{};
-  const int64_t end = last / kPageTokens + 1;  // pages of the sequence
+  const int64_t end = last / kPageTokens + 1;
   for (int p = 0; p < kSplitPages; p++) {
     const int64_t here = split * kSplitPages + p, there = here + kSplitPages;
-    if (here >= end) break;
-    const uint8_t *at = kv.at(table[here], head);
-    const uint8_t *ahead = next && there < end ? kv.at(table[there], head) : nullptr;
-    pages.keys[p] = at;
-    if (h.format == KT_KV_BF16) {
-      pages.values[p] = pages.after_keys[p] = at + h.values();
-      pages.after_values[p] = ahead;
-    } else {
-      uint8_t *values = s.values + p * h.padded * 64;
-      decode_values(h, at, values);
-      pages.values[p] = values;
-      pages.scales[p] = at + h.value_scales();
-      pages.after_keys[p] = ahead ? ahead + h.values() : nullptr;
-    }
+    if (here < end) pages.keys[p] = kv.at(table[here], head);
+    if (next && there < end) pages.next_keys[p] = kv.at(table[there], head);
   }
   return pages;
 }
@@ -136,7 +124,7 @@ inline void Program::attention(Step &s, Worker w) {
     SplitState state;
     for (int64_t split = from; split < to; split++) {
       const SplitPages pages = split_pages(kv, table, first_head / group, split,
-                                           b.position + b.count - 1, split + 1 < to, scratch);
+                                           b.position + b.count - 1, split + 1 < to);
       for (int row = 0; row < q.count; row += kQueryTile) {
         const int count =
             attend_tile(kv.head, pages, split * kSplit, a.window, q, row, row == 0, scratch, state);

@@ -85,6 +85,7 @@ def test_a_model(run: Run, dense: Path) -> None:
         "cpu",
         "variant",
         "threads",
+        "kv_format",
         "read_buffer_bytes",
         "prefill",
         "decode",
@@ -226,6 +227,7 @@ def test_attention(run: Run) -> None:
         "heads",
         "kv_heads",
         "head_dim",
+        "kv_format",
         "kv_pages",
         "kv_bytes",
         "read_buffer_bytes",
@@ -249,6 +251,32 @@ def test_attention(run: Run) -> None:
         assert 0 < point["relative_error"] < 0.01
         assert point["call_seconds"]["median"] > 0
     assert "decode at 576 positions" in err and "prefill at 64 positions" in err
+
+
+def test_int8_keys_and_values(run: Run, dense: Path) -> None:
+    status, out, _ = run(
+        "attention",
+        *HEADS,
+        *("--context", "64", "--prefill", "32", "--repeat", "2", "--seconds", "0", "--json"),
+        *("--kv-format", "int8"),
+    )
+    assert status == 0
+    document = json.loads(out)
+    # Per head: 32 codes each, a float16 a key (64 bytes for 16 of them), a float32 a value.
+    position = 2 * (2 * 32 + 4 + 4)
+    assert document["kv_format"] == "int8"
+    assert document["decode"][0]["bytes"] == 64 * position
+    assert document["decode"][0]["operations_by_kind"] == {"dot_int8": 6 * 64 * 6 * 32}
+    assert 0.001 < document["decode"][0]["relative_error"] < 0.02
+    status, out, _ = run(
+        str(dense),
+        *("--prefill", "32", "--context", "16", "--batch", "1", "--decode", "1"),
+        *("--repeat", "1", "--kv-format", "int8", "--json"),
+    )
+    assert status == 0
+    document = json.loads(out)
+    assert document["kv_format"]["value"] == "int8"
+    assert document["decode"][0]["bytes_by_part"]["attention"] == 17 * 3 * position
 
 
 def test_attention_for_people(run: Run) -> None:

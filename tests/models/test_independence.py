@@ -35,15 +35,20 @@ def test_tiny_models(folder, model, variant):
     check(folder / model, variant, chunks=(1, 7, 64, 512), vocab=VOCAB)
 
 
+@pytest.mark.parametrize("variant", RUNNABLE)
+def test_int8_keys_and_values(folder, variant):
+    check(folder / "qwen3_moe", variant, chunks=(1, 64), vocab=VOCAB, kv_format="int8")
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("variant", NATIVE)
 def test_smollm2(variant):
     check(SMOLLM2, variant, chunks=(7, 64, 512), vocab=49152, length=70)
 
 
-def check(path, variant, *, chunks, vocab, length=LENGTH):
+def check(path, variant, *, chunks, vocab, length=LENGTH, kv_format="bf16"):
     ids = prompt(0, length, vocab)
-    made = executor(path, variant, threads=2, pages=128)
+    made = executor(path, variant, threads=2, pages=128, kv_format=kv_format)
     alone = all_logits(made, ids)
     assert np.isfinite(alone).all()
     assert np.ptp(alone, axis=0).max() > 0
@@ -51,7 +56,7 @@ def check(path, variant, *, chunks, vocab, length=LENGTH):
         np.testing.assert_array_equal(all_logits(made, ids, chunk=chunk), alone)
     np.testing.assert_array_equal(beside_seven_others(made, ids, vocab), alone[-3:])
     made.close()
-    single = executor(path, variant, threads=1)
+    single = executor(path, variant, threads=1, kv_format=kv_format)
     np.testing.assert_array_equal(all_logits(single, ids), alone)
     single.close()
 

@@ -12,6 +12,7 @@ from kt.kernels.library import load
 from kt.kernels.variants import select
 from kt.machine.survey import survey
 from kt.models import families
+from kt.models.spec import AttentionSpec, RopeSpec
 from kt.placement import budget
 from kt.placement.plan import plan
 from kt.units import Choice
@@ -28,8 +29,10 @@ WIDE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q6_K", "F16", "moe", "wide moe"])
-@pytest.mark.parametrize("max_batch", [1, 8])
-def test_the_plan_is_what_the_executor_takes(tmp_path: Path, kind: str, max_batch: int) -> None:
+@pytest.mark.parametrize(("max_batch", "kv_format"), [(1, "bf16"), (8, "bf16"), (8, "int8")])
+def test_the_plan_is_what_the_executor_takes(
+    tmp_path: Path, kind: str, max_batch: int, kv_format: budget.KvFormat
+) -> None:
     if kind.endswith("moe"):
         path = tiny_qwen3_moe(tmp_path / "m", **(WIDE if kind.startswith("wide") else {}))
     else:
@@ -38,13 +41,22 @@ def test_the_plan_is_what_the_executor_takes(tmp_path: Path, kind: str, max_batc
     spec = families.spec(checkpoint)
     best = select(machine.cpu, None)
     variant = Choice(best.value.name, best.reason)
-    made = plan(spec, checkpoint, machine, model="m", variant=variant, max_batch=max_batch)
+    made = plan(
+        spec,
+        checkpoint,
+        machine,
+        model="m",
+        variant=variant,
+        max_batch=max_batch,
+        kv_format=kv_format,
+    )
     executor = CpuExecutor(
         spec,
         checkpoint,
         load(variant.value),
         cpus=made.worker_cpus.value,
         n_pages=made.n_pages.value,
+        kv_format=made.kv_format.value,
         max_batch_tokens=made.max_batch_tokens,
         max_logits=made.max_logits,
     )
@@ -71,4 +83,10 @@ def test_packed_bytes_are_those_of_the_kernels(name: str) -> None:
 
 
 def test_a_page_is_that_of_the_kernels() -> None:
-    assert load("avx2").lib.kt_page_tokens() == budget.PAGE_TOKENS
+    library = load("avx2")
+    assert library.lib.kt_page_tokens() == budget.PAGE_TOKENS
+    for kv_format in budget.KV_FORMATS:
+        for head_dim in (16, 32, 80, 128, 192, 256):
+            attention = AttentionSpec(8, 3, head_dim, 1.0, RopeSpec(0, ()))
+            page = library.lib.kt_page_bytes(library.kv_format(kv_format), 3, head_dim)
+            assert budget.position_bytes(attention, kv_format) * budget.PAGE_TOKENS == page

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kt.models.spec import ModelSpec
+from kt.placement.budget import KV_FORMATS
 from kt.tokenizer import load as load_tokenizer
 from kt.weights.checkpoint import Checkpoint, open_checkpoint
 from kt.weights.dequantize import dequantize
@@ -79,13 +80,17 @@ def float32_log_probs(text_ids):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
 @pytest.mark.parametrize("variant", NATIVE)
-def test_next_token_distribution_is_that_of_the_float32_model(variant, text_ids, float32_log_probs):
-    made = executor(SMOLLM2, variant)
+def test_next_token_distribution_is_that_of_the_float32_model(
+    variant, kv_format, text_ids, float32_log_probs
+):
+    """Most of the divergence is that of 8-bit activations: 0.0031, and 0.0038 with int8 pages."""
+    made = executor(SMOLLM2, variant, kv_format=kv_format)
     got = torch.log_softmax(torch.from_numpy(all_logits(made, text_ids)).double(), -1)
     made.close()
     divergence = (float32_log_probs.exp() * (float32_log_probs - got)).sum(-1)
-    assert 0 < divergence.mean() < 0.01
+    assert 0 < divergence.mean() < {"bf16": 0.005, "int8": 0.006}[kv_format]
 
 
 def transformers_llama(checkpoint: Checkpoint):

@@ -193,7 +193,7 @@ class Builder:
     pages: int = 0
     n_kv_heads: int = 0
     head_dim: int = 0
-    kv_format: str = "BF16"
+    kv_format: str = "bf16"
     slots: dict[str, tuple[int, int]] = field(default_factory=dict)
     ops: list[Any] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
@@ -310,7 +310,7 @@ class Program:
     def __init__(self, builder: Builder, max_tokens: int) -> None:
         self.library, self.slots, self.keep = builder.library, builder.slots, builder.keep
         ffi, lib = self.library.ffi, self.library.lib
-        kv_format = getattr(lib, f"KT_KV_{builder.kv_format}")
+        kv_format = self.library.kv_format(builder.kv_format)
         self.kv = aligned(
             builder.layers
             * builder.pages

@@ -21,6 +21,7 @@ from kt.models.spec import (
     RouterSpec,
 )
 from kt.models.tensors import expected_tensors
+from kt.placement.budget import KvFormat
 from kt.weights.encodings import BY_NAME
 from kt.weights.tensor import Tensor
 
@@ -54,8 +55,8 @@ class Shapes:
         return [Tensor(part, shape, BY_NAME["Q8_0"], np.empty(0, np.uint8))] * 8
 
 
-def work(spec: ModelSpec = SPEC) -> ModelWork:
-    return ModelWork(spec, Shapes(spec))  # type: ignore[arg-type]
+def work(spec: ModelSpec = SPEC, kv_format: KvFormat = "bf16") -> ModelWork:
+    return ModelWork(spec, Shapes(spec), kv_format)  # type: ignore[arg-type]
 
 
 # A panel of 16 rows of 64 columns in I8_G32: 16 * 64 codes and two scales of 2 bytes a row.
@@ -100,6 +101,13 @@ def test_prefill_sees_a_triangle_of_keys() -> None:
     assert step.parts["attention"].operations == {"dot_bf16": (1 + 2 + 3 + 4) * 4 * 16 * 4}
     assert step.parts["head"].operations == {"dot_int8": 2 * 48 * 64}
     assert step.parts["dense"].operations["fma_f32"] == 4 * 2 * 8 * 64
+
+
+def test_int8_keys_and_values_are_half_the_bytes_and_other_operations() -> None:
+    attended = work(kv_format="int8").step([Span(0, 4)], 0).parts["attention"]
+    # 2 KV heads of 32 dims (16, padded): a byte each; a float16 a key, rounded up; a float32.
+    assert attended.nbytes == 4 * 2 * (2 * 32 + 4 + 4)
+    assert attended.operations == {"dot_int8": (1 + 2 + 3 + 4) * 4 * 16 * 6}
 
 
 def test_a_pass_without_logits_has_no_head() -> None:

@@ -87,7 +87,7 @@ class _Forward:
             q_norm=self._get(at + "q_norm") if one.qk_norm else None,
             k_norm=self._get(at + "k_norm") if one.qk_norm else None,
             eps=self.spec.norm_eps,
-            round_kv=False,
+            kv_format="",
         )
         return self._linear(out, at + "o")
 

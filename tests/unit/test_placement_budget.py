@@ -55,7 +55,10 @@ def test_parts_of_a_moe(tmp_path: Path) -> None:
         "head": 320 * 64 * 2,
     }
     # 2 KV heads, keys and values of 32 dims, bfloat16, 32 positions, 3 layers
-    assert budget.page_bytes(spec) == 3 * 2 * 2 * 32 * 32 * 2
+    assert budget.page_bytes(spec, "bf16") == 3 * 2 * 2 * 32 * 32 * 2
+    # int8: a float16 a key, rounded up to 64 bytes for 16 of them, and a float32 a value
+    assert budget.page_bytes(spec, "int8") == 3 * 2 * (2 * (16 * 32 + 64) + 32 * (32 + 4))
+    assert budget.position_bytes(spec.layers[0].attention, "bf16") == 2 * 2 * 32 * 2
 
 
 def test_parts_of_a_dense_gguf(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
             spec, checkpoint, machine_with(usable), model="tiny", variant=variant, **options
         )
 
-    make.page = budget.page_bytes(spec)  # type: ignore[attr-defined]
+    make.page = budget.page_bytes(spec, "bf16")  # type: ignore[attr-defined]
     make.rest = make(64 * GIB).needed - make(64 * GIB).parts["kv_cache"]  # type: ignore[attr-defined]
     return make
 
@@ -112,6 +112,40 @@ def test_a_refusal_counts_and_names_a_context_that_fits(planner: Planner) -> Non
         planner(usable, context=3201)
 
 
+def test_int8_holds_nearly_twice_as_much(tmp_path: Path) -> None:
+    """Heads of 128: a page of int8 is 52 % of one of bfloat16."""
+    sizes = {"head_dim": 128, "max_position_embeddings": 100_000}
+    checkpoint = open_checkpoint(tiny_gguf(tmp_path / "m.gguf", encoding="F16", **sizes))
+    spec = families.spec(checkpoint)
+    pages = {kv: budget.page_bytes(spec, kv) for kv in budget.KV_FORMATS}
+    assert pages["int8"] / pages["bf16"] == pytest.approx(0.5234, abs=1e-4)
+
+    def planned(room: int, **options: Any) -> plan.Plan:
+        variant = Choice("avx2", "a test")
+        rest = plan.plan(spec, checkpoint, machine_with(64 * GIB), model="m", variant=variant)
+        usable = rest.needed - rest.parts["kv_cache"] + room
+        return plan.plan(
+            spec, checkpoint, machine_with(usable), model="m", variant=variant, **options
+        )
+
+    room = 1000 * pages["bf16"]
+    half, whole = planned(room, kv_format="bf16"), planned(room, kv_format="int8")
+    assert (half.n_pages.value, whole.n_pages.value) == (500, 955)
+    assert (half.context.value, whole.context.value) == (12_288, 24_576)
+    assert whole.kv_format == ("int8", "asked for") and half == planned(room, kv_format="bf16")
+    assert planned(room).kv_format.value == "bf16"
+    assert whole.parts["kv_cache"] == 955 * pages["int8"]
+    with pytest.raises(PlanDoesNotFit) as caught:
+        planned(100 * pages["bf16"], context=6000)
+    assert caught.value.hint == (
+        "It fits with half the KV cache: --kv-format int8. A shorter context fits: --context 3200."
+    )
+    assert planned(100 * pages["bf16"], context=6000, kv_format="int8").needed
+    with pytest.raises(PlanDoesNotFit) as caught:
+        planned(100 * pages["bf16"], context=7000, kv_format="int8")
+    assert caught.value.hint == "A shorter context fits: --context 6112."
+
+
 def test_a_refusal_names_a_quantisation_that_fits(tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
     checkpoint = open_checkpoint(tiny_llama(tmp_path / "m", dtype="float32", **sizes))
@@ -138,7 +172,7 @@ def test_a_refusal_names_a_quantisation_that_fits(tmp_path: Path) -> None:
 
 def test_json_holds_the_reasons(planner: Planner) -> None:
     document = planner(GIB).to_json()
-    for name in ("variant", "threads", "context", "max_batch", "kv_pages"):
+    for name in ("variant", "threads", "context", "max_batch", "kv_format", "kv_pages"):
         assert document[name]["reason"]
     memory = document["memory"]
     assert memory["needed_bytes"] == sum(memory["parts"].values())

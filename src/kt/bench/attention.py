@@ -11,7 +11,7 @@ import numpy as np
 
 from kt.bench.attention_layer import F32, PERIOD, AttentionLayer, Heads
 from kt.bench.floors import LEAST_BUFFER, Meter, ReadBuffer, beyond_caches
-from kt.bench.formats import ATTENTION_PEAK
+from kt.bench.formats import attention_operations
 from kt.bench.point import Point
 from kt.bench.timing import Timing, timed
 from kt.errors import DoesNotFit, UsageError
@@ -102,6 +102,7 @@ class Report:
             "heads": heads.n_heads,
             "kv_heads": heads.n_kv_heads,
             "head_dim": heads.head_dim,
+            "kv_format": heads.kv_format,
             "kv_pages": self.pages._asdict(),
             "kv_bytes": self.kv_bytes,
             "read_buffer_bytes": self.read_bytes,
@@ -131,7 +132,7 @@ def bench(
     say(f"filling {pages.value} KV pages")
     layer = AttentionLayer(library, pool, wanted.heads, pages.value, wanted.prefill)
     memory = ReadBuffer(library, min(enough, usable // 4))
-    meter = Meter(library, pool, memory, [ATTENTION_PEAK])
+    meter = Meter(library, pool, memory, list(attention_operations(wanted.heads.kv_format, 1)))
     report = Report(wanted, variant, threads, cpu, pages, layer.kv_bytes, memory.nbytes)
     for points, tokens in ((report.decode, 1), (report.prefill, wanted.prefill)):
         for context in wanted.context if tokens else ():
@@ -165,9 +166,8 @@ def _point(
     call, rest = Timing(tuple(calls)), Timing(tuple(rests))
     heads = wanted.heads
     nbytes = layer.kv_bytes / (layer.pages * PAGE_TOKENS) * (first + tokens)
-    # Every query times every key it sees: two operations for the score and two for the value.
-    pairs = tokens * first + tokens * (tokens + 1) // 2
-    operations = {ATTENTION_PEAK: 4.0 * pairs * heads.n_heads * heads.head_dim}
+    pairs = tokens * first + tokens * (tokens + 1) // 2  # every query with every key it sees
+    operations = attention_operations(heads.kv_format, pairs * heads.n_heads * heads.head_dim)
     point = Point(call.less(rest), nbytes, operations, floors)
     return AttentionPoint(context, first, tokens, point, call, rest, error)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kt.errors import DoesNotFit, UsageError
 from kt.kernels.library import Library, Source
-from kt.placement.budget import PAGE_TOKENS, pages_for
+from kt.placement.budget import PAGE_TOKENS, KvFormat, pages_for
 from kt.units import format_bytes
 
 F32 = npt.NDArray[np.float32]
@@ -24,11 +24,13 @@ PERIOD: Final = 512
 
 @dataclass(frozen=True)
 class Heads:
-    """Query heads, KV heads and dims of a head. Raises UsageError for what is no attention."""
+    """Query heads, KV heads, dims of a head, and what keys and values are stored in. Raises
+    UsageError for what is no attention."""
 
     n_heads: int
     n_kv_heads: int
     head_dim: int
+    kv_format: KvFormat = "bf16"
 
     def __post_init__(self) -> None:
         for name in ("n_heads", "n_kv_heads", "head_dim"):
@@ -47,7 +49,8 @@ class Heads:
 
     def page_bytes(self, library: Library) -> int:
         """Of one KV page of one layer."""
-        return int(library.lib.kt_page_bytes(library.lib.KT_KV_BF16, self.n_kv_heads, self.head_dim))
+        number = library.kv_format(self.kv_format)
+        return int(library.lib.kt_page_bytes(number, self.n_kv_heads, self.head_dim))
 
 
 class AttentionLayer:
@@ -103,10 +106,10 @@ class AttentionLayer:
         count = min(PERIOD // PAGE_TOKENS, self.pages)
         self.call(0, count * PAGE_TOKENS)()
         memory = np.frombuffer(self._library.ffi.buffer(self._kv, self.kv_bytes), np.uint8)
-        pages = memory.reshape(self.pages, -1)
-        for page in range(count, self.pages, count):
-            some = pages[page : page + count]
-            some[:] = pages[: len(some)]
+        for head in memory.reshape(self.heads.n_kv_heads, self.pages, -1):
+            for page in range(count, self.pages, count):
+                some = head[page : page + count]
+                some[:] = head[: len(some)]
 
     def _allocate(self, nbytes: int, what: str) -> Any:
         ffi, lib = self._library.ffi, self._library.lib
@@ -133,6 +136,7 @@ class AttentionLayer:
         desc.max_tokens = desc.max_logits = batch
         desc.n_kv_layers, desc.n_pages, desc.kv = 1, self.pages, self._kv
         desc.n_kv_heads, desc.head_dim = heads.n_kv_heads, heads.head_dim
+        desc.kv_format = self._library.kv_format(heads.kv_format)
         desc.ops, desc.slot_widths = ops, slots
         program = lib.kt_program_new(self._pool, desc)
         if program == ffi.NULL:

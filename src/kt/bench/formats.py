@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kt.errors import UsageError
+from kt.placement.budget import KvFormat
 
 Peak = Literal["fma_f32", "dot_int8", "dot_bf16"]
 PEAKS: Final[tuple[Peak, ...]] = ("dot_int8", "dot_bf16", "fma_f32")
 """The instruction kinds of kt_peak in native/include/kt.h, lower case."""
-
-ATTENTION_PEAK: Final[Peak] = "dot_bf16"
-"""Keys and values are bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,12 @@ FORMATS: Final[tuple[Format, ...]] = (
 
 _BY_PACKED: Final = {row.packed: row for row in FORMATS}
 _BY_NAME: Final = {name: row for row in FORMATS for name in (row.name, *row.names)}
+
+
+def attention_operations(kv_format: KvFormat, pairs: float) -> dict[Peak, float]:
+    """Of `pairs` pairs of a query's and a key's dim: two operations for the score and two for the
+    value. int8 values are multiplied by probabilities in two parts."""
+    return {"dot_bf16": 4 * pairs} if kv_format == "bf16" else {"dot_int8": 6 * pairs}
 
 
 def find(name: str) -> Format:

@@ -17,7 +17,7 @@ from kt.engine.cpu_executor import CpuExecutor
 from kt.engine.launch import Prepared, prepare
 from kt.errors import DoesNotFit, UsageError
 from kt.kernels import library
-from kt.placement.budget import pages_for
+from kt.placement.budget import KvFormat, pages_for
 from kt.placement.plan import LEAST_ASKED, Plan, plan
 from kt.units import Choice
 
@@ -117,6 +117,7 @@ class Report:
             "cpu": self.cpu,
             "variant": self.plan.variant._asdict(),
             "threads": {"value": len(workers.value), "reason": workers.reason},
+            "kv_format": self.plan.kv_format._asdict(),
             "read_buffer_bytes": self.read_bytes,
             "prefill": [point.to_json() for point in self.prefill],
             "decode": [point.to_json() for point in self.decode],
@@ -131,13 +132,16 @@ def ready(
     name: str,
     variant: Choice[Variant],
     threads: int | None = None,
+    kv_format: KvFormat | None = None,
 ) -> tuple[Prepared, Wanted]:
     """The model opened and planned for what is wanted, and all that is wanted. Takes no memory.
 
     Raises what kt.engine.launch.prepare raises, UsageError for lengths above the model's,
     DoesNotFit for more sequences than the KV cache has room for.
     """
-    prepared = prepare(path, machine, name=name, variant=variant, threads=threads)
+    prepared = prepare(
+        path, machine, name=name, variant=variant, threads=threads, kv_format=kv_format
+    )
     try:
         full = wanted.within(prepared.spec.context)
         batch = max(full.batch or ())
@@ -152,6 +156,7 @@ def ready(
             context=longest,
             max_batch=batch,
             threads=threads,
+            kv_format=kv_format,
         )
         decoded = max((pages_for(c + full.decode) for c in full.context or ()), default=0)
         if decoded > decided.n_pages.value // batch:
@@ -175,6 +180,7 @@ def load(prepared: Prepared, progress: Callable[[int, int], None] | None = None)
         library.load(decided.variant.value),
         cpus=decided.worker_cpus.value,
         n_pages=decided.n_pages.value,
+        kv_format=decided.kv_format.value,
         max_batch_tokens=decided.max_batch_tokens,
         max_logits=decided.max_logits,
         progress=progress,
@@ -198,7 +204,7 @@ def bench(
     chunk = decided.max_batch_tokens - decided.max_batch.value
     bench = _Bench(
         Passes(executor, chunk, decided.max_batch.value),
-        ModelWork(prepared.spec, prepared.checkpoint),
+        ModelWork(prepared.spec, prepared.checkpoint, decided.kv_format.value),
         Meter(native, native.new_pool(cpus), buffer, PEAKS),
         wanted.repeat,
     )

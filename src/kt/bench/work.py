@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kt.bench.formats import ATTENTION_PEAK, Peak, of_packed
+from kt.bench.formats import Peak, attention_operations, of_packed
 from kt.models.spec import AttentionSpec, ExpertSpec, ModelSpec
 from kt.models.tensors import PARTS, expected_tensors
-from kt.placement.budget import packed_bytes
+from kt.placement.budget import KvFormat, packed_bytes, position_bytes
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.tensor import Tensor
 
@@ -79,7 +79,10 @@ class ModelWork:
     """The work of a model's forward passes. Token embeddings (one row a token) and norms are left
     out: they are thousandths."""
 
-    def __init__(self, spec: ModelSpec, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, spec: ModelSpec, checkpoint: Checkpoint, kv_format: KvFormat = "bf16"
+    ) -> None:
+        self._kv_format: KvFormat = kv_format
         self._attention = [layer.attention for layer in spec.layers]
         self._dense = Load()
         for role, shape in expected_tensors(spec).items():
@@ -105,7 +108,7 @@ class ModelWork:
             head.add(self._head, tokens=logits)
         for layer_attention in self._attention:
             for span in spans:
-                attention.add(_attended(layer_attention, span))
+                attention.add(_attended(layer_attention, span, self._kv_format))
         parts = {"dense": dense, "experts": experts, "head": head, "attention": attention}
         return Step({name: part for name, part in parts.items() if part.nbytes})
 
@@ -124,13 +127,12 @@ def _experts(checkpoint: Checkpoint, layer: int, spec: ExpertSpec) -> Experts:
     return Experts(spec.router.n_experts, spec.router.top_k, one)
 
 
-def _attended(attention: AttentionSpec, span: Span) -> Load:
+def _attended(attention: AttentionSpec, span: Span, kv_format: KvFormat) -> Load:
     """Keys and values of the positions that the span sees, read once, and every query times every
     key it sees: two operations for the score and two for the value, a dim."""
     last = span.first + span.count
     seen = [min(position + 1, attention.window or last) for position in range(span.first, last)]
     positions = min(last, (attention.window or last) + span.count - 1)
-    # Two rows of bfloat16 a position and KV head, padded to 32 dims.
-    nbytes = positions * attention.n_kv_heads * 2 * 2 * (-(-attention.head_dim // 32) * 32)
+    nbytes = positions * position_bytes(attention, kv_format)
     pairs = sum(seen) * attention.n_heads
-    return Load(nbytes, {ATTENTION_PEAK: 4 * pairs * attention.head_dim})
+    return Load(nbytes, attention_operations(kv_format, pairs * attention.head_dim))

@@ -68,6 +68,7 @@ def bench_model(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Repetitions, after one to warm up.")
     ] = 3,
+    kv_format: options.KvFormatName = None,
     threads: options.Threads = None,
     variant: options.VariantName = None,
     as_json: AsJson = False,
@@ -88,6 +89,7 @@ def bench_model(
         name=entry.name,
         variant=options.chosen_variant(machine, variant),
         threads=threads,
+        kv_format=kv_format.value if kv_format else None,
     )
     with closing(prepared.checkpoint):
         with render.progress(f"Loading {entry.name}") as update:
@@ -176,6 +178,7 @@ def bench_attention(
     prefill: Annotated[
         int, typer.Option(min=0, metavar="N", help="Tokens of a chunk; 0: only decode.")
     ] = 512,
+    kv_format: options.KvFormatName = None,
     repeat: LayerRepeat = 5,
     seconds: Seconds = 1.0,
     threads: options.Threads = None,
@@ -189,7 +192,8 @@ def bench_attention(
     from kt.kernels.library import load
     from kt.machine.workers import limited
 
-    wanted = measure.Wanted(Heads(heads, kv_heads, head_dim), contexts, prefill, repeat, seconds)
+    layer = Heads(heads, kv_heads, head_dim, kv_format.value if kv_format else "bf16")
+    wanted = measure.Wanted(layer, contexts, prefill, repeat, seconds)
     machine = _survey()
     chosen = options.chosen_variant(machine, variant)
     cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")

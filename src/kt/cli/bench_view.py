@@ -65,7 +65,7 @@ def show_attention(report: AttentionReport) -> None:
     heads = report.wanted.heads
     name = (
         f"One attention layer: {heads.n_heads} heads of {heads.head_dim}, {heads.n_kv_heads} KV "
-        "heads"
+        f"heads in {heads.kv_format}"
     )
     _head(name, report.cpu, report.variant.value, report.threads.value)
     render.note(

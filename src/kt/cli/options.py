@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 MODEL_HELP = "Alias, path, or owner/name[:QUANTISATION] on the hub."
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+
+
+class KvCache(str, Enum):
+    """The values of --kv-format: those of kt.placement.budget.KV_FORMATS."""
+
+    BF16 = "bf16"
+    INT8 = "int8"
+
+
+KvFormatName = Annotated[
+    KvCache | None,
+    typer.Option("--kv-format", help="What keys and values are stored in. Default: bf16."),
+]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="Worker threads. Default: see kt doctor.")
 ]

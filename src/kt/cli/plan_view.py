@@ -54,6 +54,7 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
         ("threads", str(len(plan.worker_cpus.value)), plan.worker_cpus.reason),
         ("context", f"{plan.context.value} tokens", plan.context.reason),
         ("batch", f"{plan.max_batch.value} requests", plan.max_batch.reason),
+        ("KV format", plan.kv_format.value, plan.kv_format.reason),
         ("KV pages", str(plan.n_pages.value), plan.n_pages.reason),
     ]
     if plan.loading.value != "packed":

@@ -55,6 +55,7 @@ def run(
         int | None,
         typer.Option(min=1, max=256, metavar="N", help="Requests computed at once. Default: 8."),
     ] = None,
+    kv_format: options.KvFormatName = None,
     threads: options.Threads = None,
     variant: options.VariantName = None,
     max_queue: Annotated[
@@ -136,6 +137,7 @@ def run(
             context=context,
             max_batch=max_batch,
             threads=threads,
+            kv_format=kv_format.value if kv_format else None,
         )
         plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
         if dry_run:

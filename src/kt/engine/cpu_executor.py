@@ -15,6 +15,7 @@ from kt.engine.sources import source_of
 from kt.errors import DoesNotFit, NotFinite
 from kt.kernels.library import Library
 from kt.models.spec import ModelSpec
+from kt.placement.budget import KvFormat
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
@@ -41,6 +42,7 @@ class CpuExecutor:
         *,
         cpus: Sequence[int],
         n_pages: int,
+        kv_format: KvFormat = "bf16",
         max_batch_tokens: int,
         max_logits: int = 0,
         progress: Progress | None = None,
@@ -53,6 +55,7 @@ class CpuExecutor:
         self.max_logits = max_logits or max_batch_tokens
         self.page_tokens = int(library.lib.kt_page_tokens())
         self.n_pages = n_pages
+        self._kv_format = library.kv_format(kv_format)
         self._library, self._ffi, self._lib = library, library.ffi, library.lib
         self._pool = library.new_pool(cpus)
         self._checkpoint = checkpoint
@@ -224,7 +227,8 @@ class CpuExecutor:
     def _build(self, spec: ModelSpec) -> tuple[Any, Any]:
         ffi, step = self._ffi, self._step
         attention = spec.layers[0].attention
-        page_bytes = self._lib.kt_page_bytes(self._lib.KT_KV_BF16, attention.n_kv_heads, attention.head_dim)
+        sizes = attention.n_kv_heads, attention.head_dim
+        page_bytes = self._lib.kt_page_bytes(self._kv_format, *sizes)
         self._kv_bytes = len(spec.layers) * self.n_pages * page_bytes
         kv = self._allocate(self._kv_bytes, "the KV cache")
         operations = ffi.new("kt_op[]", len(step.operations))
@@ -234,7 +238,8 @@ class CpuExecutor:
         desc.n_ops, desc.n_slots = len(step.operations), len(step.slots)
         desc.max_tokens, desc.max_logits = self.max_batch_tokens, self.max_logits
         desc.n_kv_layers, desc.n_pages = len(spec.layers), self.n_pages
-        desc.n_kv_heads, desc.head_dim = attention.n_kv_heads, attention.head_dim
+        desc.n_kv_heads, desc.head_dim = sizes
+        desc.kv_format = self._kv_format
         desc.logits_slot = step.slots["logits"][0]
         widths = ffi.new("int32_t[]", [width for _, width in step.slots.values()])
         desc.ops, desc.slot_widths, desc.kv = operations, widths, kv

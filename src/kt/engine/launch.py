@@ -14,6 +14,7 @@ from kt.engine.sleeper import Sleeper
 from kt.errors import ModelError, NotFinite
 from kt.kernels.variants import Variant, select
 from kt.models import families
+from kt.placement.budget import KvFormat
 from kt.placement.plan import Plan, plan
 from kt.units import Choice
 from kt.weights.checkpoint import Checkpoint, open_checkpoint
@@ -76,6 +77,7 @@ def prepare(
     context: int | None = None,
     max_batch: int | None = None,
     threads: int | None = None,
+    kv_format: KvFormat | None = None,
 ) -> Prepared:
     """Opens and checks the files and plans. Arguments that are None are decided by the plan.
 
@@ -94,6 +96,7 @@ def prepare(
             context=context,
             max_batch=max_batch,
             threads=threads,
+            kv_format=kv_format,
         )
     except BaseException:
         checkpoint.close()
@@ -137,6 +140,7 @@ def launch(
             load(decided.variant.value),
             cpus=decided.worker_cpus.value,
             n_pages=decided.n_pages.value,
+            kv_format=decided.kv_format.value,
             max_batch_tokens=decided.max_batch_tokens,
             max_logits=decided.max_logits,
             progress=tell.pop() if tell else None,

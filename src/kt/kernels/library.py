@@ -43,6 +43,10 @@ class Library:
         """The number of a packed format: "I4_G32" -> KT_I4_G32."""
         return int(getattr(self.lib, f"KT_{name}"))
 
+    def kv_format(self, name: str) -> int:
+        """The number of a KV format: "int8" -> KT_KV_INT8."""
+        return int(getattr(self.lib, f"KT_KV_{name.upper()}"))
+
     def error(self) -> str:
         """What the last failed call on this thread said."""
         return bytes(self.ffi.string(self.lib.kt_last_error())).decode()

@@ -7,6 +7,7 @@ dims, N outputs, K inputs, E experts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -77,12 +78,12 @@ def self_attention(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 0.0,
-    round_kv: bool = True,
+    kv_format: str = "bf16",
 ) -> Tensor:
     """The ATTENTION operation from position 0: qkv [T, (H + 2G) * D] -> [T, H * D].
 
-    Per-head norms (gains [D]), rotation, then attention. round_kv: keys and values pass through
-    bfloat16, as in the KV pages.
+    Per-head norms (gains [D]), rotation, then attention. kv_format: what keys and values pass
+    through, as in the KV pages: "bf16", "int8" (then queries are 8-bit too), or "" for neither.
     """
     tokens = qkv.shape[0]
     heads = qkv.reshape(tokens, n_heads + 2 * n_kv_heads, -1)
@@ -94,8 +95,13 @@ def self_attention(
     if rope is not None and rope.dims:
         positions = torch.arange(tokens)
         q, k = rotate(q, rope, positions), rotate(k, rope, positions)
-    if round_kv:
+    if kv_format == "bf16":
         k, v = round_bf16(k), round_bf16(v)
+    elif kv_format == "int8":
+        factor = scale / math.log(2)  # queries are rounded as they give scores in units of log 2
+        flat = round_activations((q * factor).flatten(1).reshape(-1, q.shape[-1]))
+        q = flat.reshape(q.shape) / factor
+        k, v = round_int8_keys(k), round_int8_values(v)
     return attention(q, k, v, scale, window).reshape(tokens, -1)
 
 
@@ -149,6 +155,21 @@ def experts(
 def round_bf16(x: Tensor) -> Tensor:
     """Nearest bfloat16 values, in x's dtype."""
     return x.bfloat16().to(x.dtype)
+
+
+def round_int8_keys(k: Tensor) -> Tensor:
+    """Keys [T, G, D] as int8 KV pages hold them: a float16 scale per 32 dims."""
+    head = k.shape[-1]
+    blocks = functional.pad(k, (0, -head % BLOCK)).unflatten(-1, (-1, BLOCK))
+    scale = (blocks.abs().amax(-1, keepdim=True) / 127).half().to(k.dtype)
+    rounded = (blocks * _inverse(scale)).round().clamp(-127, 127) * scale
+    return rounded.flatten(-2)[..., :head]
+
+
+def round_int8_values(v: Tensor) -> Tensor:
+    """Values [T, G, D] as int8 KV pages hold them: a float32 scale per head."""
+    scale = (v.abs().amax(-1, keepdim=True) / 127).float().to(v.dtype)
+    return (v * _inverse(scale)).round() * scale
 
 
 def round_weights(w: Tensor, packed_format: str) -> Tensor:

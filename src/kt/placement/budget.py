@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from kt.errors import ModelError
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
@@ -14,6 +14,10 @@ from kt.units import MIB
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.iq import IQ_DECODERS
 from kt.weights.tensor import Tensor
+
+KvFormat = Literal["bf16", "int8"]
+KV_FORMATS: Final[tuple[KvFormat, ...]] = ("bf16", "int8")
+"""What keys and values are stored in (kt_kv_format in native/include/kt.h, upper case)."""
 
 PAGE_TOKENS: Final = 32
 """Positions a KV page holds (kt_page_tokens in native/include/kt.h)."""
@@ -160,14 +164,26 @@ def _part(role: str) -> str:
     return "router" if name == "router" else "norms"
 
 
-def page_bytes(spec: ModelSpec) -> int:
-    """Bytes of one KV page in all layers together: keys and values, bfloat16, heads padded to
-    32."""
-    return sum(_layer_page_bytes(layer.attention) for layer in spec.layers)
+def page_bytes(spec: ModelSpec, kv_format: KvFormat) -> int:
+    """Bytes of one KV page in all layers together."""
+    return sum(
+        layer.attention.n_kv_heads * _head_page_bytes(layer.attention, kv_format)
+        for layer in spec.layers
+    )
 
 
-def _layer_page_bytes(attention: AttentionSpec) -> int:
-    return attention.n_kv_heads * 2 * PAGE_TOKENS * _round_up(attention.head_dim, 32) * 2
+def position_bytes(attention: AttentionSpec, kv_format: KvFormat) -> float:
+    """Bytes of one layer's keys and values of a position."""
+    return attention.n_kv_heads * _head_page_bytes(attention, kv_format) / PAGE_TOKENS
+
+
+def _head_page_bytes(attention: AttentionSpec, kv_format: KvFormat) -> int:
+    """Keys and values of a head in a page, padded to 32 dims (native/kernels/kv_pages.h)."""
+    head = _round_up(attention.head_dim, 32)
+    if kv_format == "bf16":
+        return 2 * PAGE_TOKENS * head * 2
+    # Codes; a float16 scale per key and 32 dims; a float32 scale per value.
+    return 2 * _round_up(16 * (head + head // 32 * 2), 64) + PAGE_TOKENS * (head + 4)
 
 
 def pages_for(tokens: int) -> int:
@@ -188,7 +204,8 @@ def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_logits: int, th
     logits_row = (4 * 2 + 7) * spec.hidden + 2 * 4 * spec.vocab
     head = max(_round_up(layer.attention.head_dim, 32) for layer in spec.layers)
     splits = 16_384 * (head + 2) * 4  # partial results of attention over parts of a long context
-    scratch = threads * 24 * (256 * 8 + head * 12)  # scores of 24 query rows and 256 keys
+    # 96 query rows and their results; scores and probabilities of up to 32 of them and 256 keys.
+    scratch = threads * (96 * head * 8 + 32 * (256 * 8 + head * 4) + 3 * head * 4)
     return max_batch_tokens * row + splits + scratch + max_logits * logits_row
 
 

@@ -10,6 +10,7 @@ from kt.machine.facts import Machine
 from kt.machine.workers import limited
 from kt.models.spec import ModelSpec
 from kt.placement import budget
+from kt.placement.budget import KvFormat
 from kt.placement.refusal import refuse
 from kt.units import GIB, Choice, format_bytes
 from kt.weights.checkpoint import Checkpoint
@@ -48,6 +49,7 @@ class Plan:
     worker_cpus: Choice[tuple[int, ...]]
     context: Choice[int]
     max_batch: Choice[int]
+    kv_format: Choice[KvFormat]
     n_pages: Choice[int]
     max_batch_tokens: int
     max_logits: int
@@ -73,6 +75,7 @@ class Plan:
             "worker_cpus": list(self.worker_cpus.value),
             "context": _choice(self.context),
             "max_batch": _choice(self.max_batch),
+            "kv_format": _choice(self.kv_format),
             "kv_pages": _choice(self.n_pages),
             "kv_page_tokens": budget.PAGE_TOKENS,
             "max_batch_tokens": self.max_batch_tokens,
@@ -104,11 +107,17 @@ def plan(
     context: int | None = None,
     max_batch: int | None = None,
     threads: int | None = None,
+    kv_format: KvFormat | None = None,
 ) -> Plan:
     """Decides what the user left open. Raises DoesNotFit, or UsageError for a value that makes no
     sense."""
     batch = Choice(
         max_batch or MAX_BATCH, "asked for" if max_batch else "sequences computed at once"
+    )
+    kv: Choice[KvFormat] = (
+        Choice(kv_format, "asked for")
+        if kv_format
+        else Choice("bf16", "the usual one; int8 takes half the memory")
     )
     max_batch_tokens = PREFILL_CHUNK + batch.value
     max_logits = SPARE_LOGITS + batch.value
@@ -123,7 +132,7 @@ def plan(
     parts["process"] = budget.PROCESS_BYTES
     loading = _loading(checkpoint, machine)
     usable = Choice(machine.memory.usable, machine.memory.usable_reason)
-    page = budget.page_bytes(spec)
+    page = budget.page_bytes(spec, kv.value)
     free_pages = (usable.value - sum(parts.values())) // page
     positions = _context(spec, context, free_pages)
     room = free_pages if context and max_batch else free_pages // 2
@@ -136,6 +145,7 @@ def plan(
         worker_cpus=workers,
         context=positions,
         max_batch=batch,
+        kv_format=kv,
         n_pages=pages,
         max_batch_tokens=max_batch_tokens,
         max_logits=max_logits,

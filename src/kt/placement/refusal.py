@@ -7,6 +7,7 @@ from typing import Any
 from kt.errors import DoesNotFit, ModelError
 from kt.models.spec import ModelSpec
 from kt.placement import budget
+from kt.placement.budget import KvFormat
 from kt.units import format_bytes
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.tensor import Tensor
@@ -38,21 +39,29 @@ def refuse(
         f"{plan['model']} needs {needed} bytes of memory ({format_bytes(needed)}), and kt may use "
         f"{usable} here ({format_bytes(usable)}: {memory['usable_reason']}). "
         f"It would take: {parts}",
-        hint=_what_fits(memory, spec, checkpoint, asked),
+        hint=_what_fits(memory, spec, checkpoint, asked, plan["kv_format"]["value"]),
         plan=plan,
     )
 
 
 def _what_fits(
-    memory: dict[str, Any], spec: ModelSpec, checkpoint: Checkpoint, asked: int | None
+    memory: dict[str, Any],
+    spec: ModelSpec,
+    checkpoint: Checkpoint,
+    asked: int | None,
+    kv_format: KvFormat,
 ) -> str:
     parts, usable = memory["parts"], memory["usable_bytes"]
     room = usable - (memory["needed_bytes"] - parts["kv_cache"])
-    positions = room // budget.page_bytes(spec) * budget.PAGE_TOKENS
-    if asked is not None and positions >= budget.PAGE_TOKENS:
-        return f"A shorter context fits: --context {min(positions, spec.context)}."
+    if asked is not None:
+        fits = {kv: _positions(room, spec, kv) for kv in budget.KV_FORMATS}
+        if kv_format != "int8" and fits["int8"] >= asked:
+            return f"It fits with half the KV cache: --kv-format int8. {_shorter(fits[kv_format])}"
+        if fits[kv_format]:
+            return _shorter(fits[kv_format])
     rest = parts["working"] + parts["process"]
-    rest += budget.pages_for(min(RULE_CONTEXT, spec.context)) * budget.page_bytes(spec)
+    pages = budget.pages_for(min(RULE_CONTEXT, spec.context))
+    rest += pages * budget.page_bytes(spec, kv_format)
     smallest = ""
     for name, packed in SMALLER_FORMATS:
         total = rest + _as_format(spec, checkpoint, packed)
@@ -65,6 +74,16 @@ def _what_fits(
             )
         smallest = f" Even as {name} it would need {total} bytes ({format_bytes(total)})."
     return f"A smaller model is needed.{smallest} `kt models` lists what fits here."
+
+
+def _positions(room: int, spec: ModelSpec, kv_format: KvFormat) -> int:
+    """Positions whose keys and values fit into `room` bytes."""
+    pages = room // budget.page_bytes(spec, kv_format)
+    return max(0, min(pages * budget.PAGE_TOKENS, spec.context))
+
+
+def _shorter(positions: int) -> str:
+    return f"A shorter context fits: --context {positions}." if positions else ""
 
 
 def _as_format(spec: ModelSpec, checkpoint: Checkpoint, packed: str) -> int:
