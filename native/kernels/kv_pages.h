@@ -11,7 +11,7 @@
 namespace kt {
 
 constexpr int kPageTokens = 32;
-using KeyFormat = IntFormat<8, 0, 7, ScalesF16>;
+using KeyFormat = IntFormat<8, 0, 7, ScalesF16<1>>;
 
 inline int64_t padded_head(int64_t head_dim) { return round_up(head_dim, kBlock); }
 

@@ -160,7 +160,7 @@ def round_bf16(x: Tensor) -> Tensor:
 def round_int8_keys(k: Tensor) -> Tensor:
     """Keys [T, G, D] as int8 KV pages hold them: a float16 scale per 32 dims."""
     head = k.shape[-1]
-    blocks = functional.pad(k, (0, -head % BLOCK)).unflatten(-1, (-1, BLOCK))
+    blocks = functional.pad(k, (0, -head % BLOCK)).reshape(*k.shape[:2], -1, BLOCK)
     scale = (blocks.abs().amax(-1, keepdim=True) / 127).half().to(k.dtype)
     rounded = (blocks * _inverse(scale)).round().clamp(-127, 127) * scale
     return rounded.flatten(-2)[..., :head]
@@ -169,7 +169,8 @@ def round_int8_keys(k: Tensor) -> Tensor:
 def round_int8_values(v: Tensor) -> Tensor:
     """Values [T, G, D] as int8 KV pages hold them: a float32 scale per head."""
     scale = (v.abs().amax(-1, keepdim=True) / 127).float().to(v.dtype)
-    return (v * _inverse(scale)).round() * scale
+    codes: Tensor = (v * _inverse(scale)).round()
+    return codes * scale
 
 
 def round_weights(w: Tensor, packed_format: str) -> Tensor:
