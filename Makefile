@@ -1,5 +1,6 @@
 # make run    install kt into .venv, fetch a small real model, answer one prompt
 # make test   install kt with what its tests need, run the whole suite
+# make soak   200 clients against a real server for five minutes
 # make lint   formatting, style and types
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,7 +11,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt models.toml \
 	$(shell find src native -type f -not -path '*/__pycache__/*' -not -path '*/kernels/lib/*')
 PROMPT ?= What is the capital of France?
 
-.PHONY: run test test-fast lint format wheel clean
+.PHONY: run test test-fast soak lint format wheel clean
 
 run: build/installed $(MODEL)
 	$(BIN)/kt run $(MODEL) --prompt "$(PROMPT)"
@@ -20,6 +21,9 @@ test: build/installed-test $(MODEL)
 
 test-fast: build/installed-test $(MODEL)
 	$(BIN)/python -m pytest -m "not slow"
+
+soak: build/installed-test $(MODEL)
+	$(BIN)/python -m pytest tests/server/test_soak.py --soak-seconds 300 --log-cli-level INFO
 
 lint: build/tools
 	$(BIN)/ruff check src tests
