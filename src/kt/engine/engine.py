@@ -210,10 +210,11 @@ class Engine:
                 self._heed(news)
                 self._bell.ring()
                 self._stepper.run()
+                self._bell.ring()
                 self._embedder.step(self._scheduler.shared_chunk)
             except Exception as error:  # a defect must not silence every later request
                 self._stepper.fail(self._everything(), error)
-            self._bell.ring()
+                self._bell.ring()
         self._abort_all()
 
     def _heed(self, news: News) -> None:
