@@ -117,7 +117,7 @@ inline void Program::attention(Step &s, Worker w) {
   const auto each_split = [&](const QueryBlock &b, int64_t from, int64_t to, int first_head,
                               auto &&done) {
     const QueryRows q = query_rows(a, b, first_head);
-    for (int row = 0; row < q.count; row += kQueryTile)
+    for (int row = 0; kv.head.format == KT_KV_BF16 && row < q.count; row += kQueryTile)
       pack_queries(q.row + row, std::min(kQueryTile, q.count - row), hp,
                    scratch.packed + row / kQueryTile * packed_queries(hp));
     const int32_t *table = batch_->page_table + int64_t(b.seq) * batch_->page_stride;
