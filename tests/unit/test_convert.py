@@ -65,7 +65,7 @@ def test_native_gives_the_same_bits_on_any_variant(moe, tmp_path):
         np.testing.assert_array_equal(logits(tmp_path / "to", variant), logits(moe, variant))
 
 
-@pytest.mark.parametrize("encoding", ["Q4_1", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("encoding", ["Q4_1", "Q8_0", "Q4_K", "IQ1_S", "IQ2_S", "IQ3_XXS"])
 def test_native_of_a_gguf_gives_the_same_bits(encoding, tmp_path):
     llama = tiny_gguf(tmp_path / "llama.gguf", encoding=encoding)
     sparse = tiny_qwen3_moe_gguf(tmp_path / "moe.gguf", encoding=encoding)
@@ -80,7 +80,21 @@ def test_native_of_a_gguf_gives_the_same_bits(encoding, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "scheme", ["fp8_blocks", "modelopt_nvfp4", "ct_nvfp4", "gptq_v1_zeros", "awq_32", "ct_mxfp4"]
+    "scheme",
+    [
+        "fp8_blocks",
+        "fp8_blocks_64",
+        "modelopt_nvfp4",
+        "ct_nvfp4",
+        "ct_mxfp4",
+        "ct_int4_128_bytes",
+        "gptq_v1",
+        "gptq_v1_zeros",
+        "gptq_act_order",
+        "gptq_8_act_order",
+        "awq",
+        "awq_32",
+    ],
 )
 def test_native_of_quantised_safetensors_gives_the_same_bits(scheme, tmp_path):
     """With scales that multiply whole matrices, and codes whose rows do not lie together."""
