@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from safetensors.torch import load_file, save_file
 Parts = dict[str, torch.Tensor]  # ending of the name -> tensor
 Written = tuple[Parts, np.ndarray]  # and float64 values [n, k]
 Write = Callable[[np.ndarray, np.random.Generator], Written]
+
+READS = ""
+"""What the matrix reads that `quantise` is about to write."""
 
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 
@@ -158,7 +162,8 @@ def gptq(size: int, *, plus: int, zeros: bool, act_order: bool = False, bits: in
             zero = rng.integers(plus, 16 + plus, scales.shape)
         group = np.arange(k) // step
         if act_order:
-            group = rng.permutation(group)
+            # Sorted by how large inputs are: matrices that read the same have the same order.
+            group = np.random.default_rng(zlib.crc32(READS.encode())).permutation(group)
         spread, zero_spread = scales.double().numpy().T[:, group], zero.T[:, group]
         codes = np.clip(np.round(matrix / spread) + zero_spread, 0, top).astype(np.int64)
         parts = {
@@ -374,25 +379,38 @@ SCHEMES: dict[str, Scheme] = {
     "gptq_act_order": Scheme(
         gptq_config(32, "gptq", desc_act=True, sym=False),
         gptq(32, plus=1, zeros=True, act_order=True),
-        "I8_G32",
+        "I4_Z32",
+    ),
+    "gptq_act_order_128": Scheme(
+        gptq_config(128, "gptq_v2", desc_act=True),
+        gptq(128, plus=0, zeros=False, act_order=True),
+        "I4_G128",
     ),
     "gptq_8": Scheme(
-        gptq_config(128, "gptq", bits=8), gptq(128, plus=1, zeros=False, bits=8), "I8_G32"
+        gptq_config(128, "gptq", bits=8), gptq(128, plus=1, zeros=False, bits=8), "I8_G128"
     ),
     "gptq_8_act_order": Scheme(
         gptq_config(32, "gptq_v2", bits=8, desc_act=True),
         gptq(32, plus=0, zeros=False, bits=8, act_order=True),
-        "BF16",
+        "I8_G32",
     ),
     "awq": Scheme({**AWQ_CONFIG, "group_size": 128}, awq(128), "I4_Z128H"),
     "awq_32": Scheme({**AWQ_CONFIG, "group_size": 32}, awq(32), "I4_Z32"),
 }
 
 
+def _input_of(module: str) -> str:
+    """q, k and v have one input, and so have gate and up of a layer or of an expert."""
+    parent, _, name = module.rpartition(".")
+    shared = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "h", "up_proj": "h"}
+    return f"{parent}.{shared.get(name, name)}"
+
+
 def quantise(folder: Path, target: Path, scheme: Scheme, seed: int = 0) -> tuple[Path, Path]:
     """The checkpoint in `folder` with the linear layers of its decoder in `scheme`, and the same
     with the values it stands for in float32: (quantised, plain).
     """
+    global READS
     rng = np.random.default_rng(seed)
     quantised: Parts = {}
     plain: Parts = {}
@@ -401,6 +419,7 @@ def quantise(folder: Path, target: Path, scheme: Scheme, seed: int = 0) -> tuple
         if not module.endswith("_proj"):
             quantised[name], plain[name] = weight, weight.float()
             continue
+        READS = _input_of(module)
         parts, values = scheme.write(weight.double().numpy(), rng)
         quantised |= {module + ending: part for ending, part in parts.items()}
         plain[name] = torch.from_numpy(values.astype(np.float32))

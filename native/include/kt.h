@@ -10,7 +10,7 @@
 #define KT_H
 #include <stdint.h>
 
-#define KT_ABI_VERSION 6
+#define KT_ABI_VERSION 7
 
 #ifdef __cplusplus
 extern "C" {
@@ -193,6 +193,8 @@ typedef struct kt_op {
   float eps;
   float scale;
   const float *gain;
+  const int32_t *order; /* LINEAR and MLP: [count, w[0].k] or NULL: the column of `in` that column i
+                           of the weights (of an MLP: of gate and up) is multiplied by */
   double *squares; /* MLP: [count, w[0].n] or NULL: the squares of what down reads are added to it;
                       batches of at most 240 tokens then */
   kt_weight w[3];

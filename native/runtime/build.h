@@ -29,6 +29,14 @@ inline std::string Program::check_op(const Step &s) const {
     if (!w.data || w.n < 1 || w.k < 1 || uintptr_t(w.data) % 64 || w.stride % 64)
       return "weight data";
   }
+  if (op.order) {
+    if (op.kind != KT_OP_LINEAR && op.kind != KT_OP_MLP) return "order";
+    const kt_weight &w = op.w[0];
+    for (int64_t i = 0; i < w.count * w.k; i++)
+      if (op.order[i] < 0 || op.order[i] >= w.k) return "order of columns";
+    for (int i = 1; i < (op.kind == KT_OP_MLP ? 2 : op.n_weights); i++)
+      if (encoding_of_format(op.w[i].format) != encoding_of_format(w.format)) return "order";
+  }
   const bool late = s.selected;
   switch (op.kind) {
     case KT_OP_EMBED:
@@ -132,7 +140,7 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
 inline std::string Program::reserve() {
   const int64_t tokens = d_.max_tokens;
   const char *no_memory = "no memory for the step program's working space";
-  int64_t hidden = 0, expert_rows = 0, expert_width = 0, heads = 0;
+  int64_t hidden = 0, gathered = 0, expert_rows = 0, expert_width = 0, heads = 0;
   hidden_block_ = kHiddenRows;
   bool squares = false;
   // What each operation needs of its input.
@@ -141,7 +149,11 @@ inline std::string Program::reserve() {
     if (op.kind == KT_OP_LINEAR || op.kind == KT_OP_MLP) {
       const int last =
           op.kind == KT_OP_MLP ? 2 : op.n_weights;  // the down matrix reads the hidden rows
-      for (int i = 0; i < last; i++) in(s).wanted[encoding_of_format(op.w[i].format)] = true;
+      const int first = encoding_of_format(op.w[0].format);
+      const int64_t slots = tokens * std::max(1, op.kind == KT_OP_MLP ? op.router.top_k : 1);
+      if (op.order) gathered = std::max(gathered, slots * encoded_row_bytes(first, op.w[0].k));
+      for (int i = 0; i < last && !op.order; i++)
+        in(s).wanted[encoding_of_format(op.w[i].format)] = true;
     }
     if (op.kind == KT_OP_MLP) {
       const int64_t slots = tokens * std::max(1, op.router.top_k);
@@ -180,7 +192,8 @@ inline std::string Program::reserve() {
   const int64_t hp = padded_head(std::max(1, d_.head_dim));
   query_bytes_ = encoded_row_bytes(query_encoding(d_.kv_format), hp);
   scratch_bytes_ = round_up(AttentionScratch::bytes(hp), 64);
-  const bool ok = hidden_.reserve(hidden) && expert_out_.reserve(expert_rows * expert_width * 4) &&
+  const bool ok = hidden_.reserve(hidden) && gathered_.reserve(gathered) &&
+                  expert_out_.reserve(expert_rows * expert_width * 4) &&
                   queries_.reserve(tokens * heads * query_bytes_) &&
                   scratch_.reserve(scratch_bytes_ * pool_->size()) &&
                   partial_.reserve(heads ? kPartialRows * (hp + 2) * 4 : 0);
@@ -196,8 +209,8 @@ inline std::string Program::reserve() {
 }
 
 inline int64_t Program::bytes() const {
-  int64_t total = queries_.bytes() + hidden_.bytes() + expert_out_.bytes() + scratch_.bytes() +
-                  partial_.bytes();
+  int64_t total = queries_.bytes() + hidden_.bytes() + gathered_.bytes() + expert_out_.bytes() +
+                  scratch_.bytes() + partial_.bytes();
   for (const Slot &s : slots_)
     for (const Memory &m : s.memory) total += m.bytes();
   for (const Table &t : tables_) total += t.cosine.bytes() + t.sine.bytes();

@@ -99,6 +99,7 @@ class Program {
   void embed(Step &s, Worker w);
   void norm(Step &s, Worker w);
   void linear(Step &s, Worker w);
+  void gather(const Step &s, int64_t row, int64_t slot, int64_t expert);
   void select(Step &s, Worker w);
   void route_rows(Step &s, Worker w);
   void group_by_expert();
@@ -142,7 +143,7 @@ class Program {
   std::vector<ExpertBlock> expert_blocks_;
   std::vector<float> route_scratch_;  // [worker, 2 * kMaxExperts]
 
-  Memory queries_, hidden_, expert_out_, scratch_, partial_;
+  Memory queries_, hidden_, gathered_, expert_out_, scratch_, partial_;
   int64_t scratch_bytes_ = 0, query_bytes_ = 0;
 };
 

@@ -129,6 +129,22 @@ inline void Program::norm(Step &s, Worker w) {
   });
 }
 
+// Row `row` of the input in the order of the weights' columns, encoded for them, as row `slot` of
+// what is gathered.
+inline void Program::gather(const Step &s, int64_t row, int64_t slot, int64_t expert) {
+  const kt_weight &w = s.op.w[0];
+  const int encoding = encoding_of_format(w.format);
+  const int64_t blocks = ceil_div(w.k, kBlock);
+  const float *x = slots_[size_t(s.op.in)].row(row);
+  const int32_t *order = s.op.order + expert * w.k;
+  uint8_t *to = gathered_.data() + slot * encoded_row_bytes(encoding, w.k);
+  for (int64_t b = 0; b < blocks; b++) {
+    alignas(64) float block[32] = {};
+    for (int64_t i = b * 32; i < std::min(w.k, b * 32 + 32); i++) block[i - b * 32] = x[order[i]];
+    encode_block(encoding, to, blocks, b, vf_load(block), vf_load(block + 16));
+  }
+}
+
 inline void Program::linear(Step &s, Worker w) {
   const kt_op &op = s.op;
   const Slot &x = in(s), &o = out(s);
@@ -139,17 +155,21 @@ inline void Program::linear(Step &s, Worker w) {
     first_pair[i] = pairs;
     pairs += m[i].pairs();
     if (i) column[i] = column[i - 1] + m[i - 1].n;
-    row_bytes = std::max(row_bytes, x.row_bytes[m[i].encoding]);
+    row_bytes = std::max(row_bytes, encoded_row_bytes(m[i].encoding, m[i].k));
   }
   const int64_t rows = rows_of(s), block = token_block(row_bytes);
   const int64_t total = ceil_div(rows, block) * pairs;
+  if (op.order)
+    s.units[1].each(rows, chunk_of(rows, w.count), [&](int64_t i) { gather(s, i, i, 0); });
+  const Rows gathered = {gathered_.data(), encoded_row_bytes(m[0].encoding, m[0].k), nullptr};
   s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
     const int64_t pair = unit % pairs, from = unit / pairs * block;
     int i = op.n_weights - 1;
     while (pair < first_pair[i]) i--;
     const int64_t p = pair - first_pair[i], columns = std::min<int64_t>(32, m[i].n - p * 32);
-    multiply(m[i], p, x.rows(m[i].encoding), from, std::min(rows, from + block),
-             pair_memory(m[i], p + 1), [&](int64_t row, const float *y) {
+    multiply(m[i], p, op.order ? gathered : x.rows(m[i].encoding), from,
+             std::min(rows, from + block), pair_memory(m[i], p + 1),
+             [&](int64_t row, const float *y) {
                float *dst = o.row(row) + column[i] + p * 32;
                if (op.flags & KT_ADD)
                  for (int64_t c = 0; c < columns; c++) dst[c] += y[c];
@@ -210,6 +230,15 @@ inline void Program::mlp(Step &s, Worker w) {
   const int64_t hidden_blocks = gate0.pairs(),
                 row_bytes = encoded_row_bytes(down0.encoding, down0.k);
   const int32_t *pick = routed ? row_of_.data() : nullptr;
+  const auto input = [&](const Matrix &m) -> Rows {
+    if (op.order) return {gathered_.data(), encoded_row_bytes(m.encoding, m.k), nullptr};
+    return {x.memory[m.encoding].data(), x.row_bytes[m.encoding], pick};
+  };
+  if (op.order)
+    s.units[3].each(int64_t(blocks.size()), 1, [&](int64_t unit) {
+      const ExpertBlock &b = blocks[size_t(unit)];
+      for (int64_t i = b.from; i < b.to; i++) gather(s, pick ? pick[i] : i, i, expert(b));
+    });
 
   int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
   s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
@@ -217,11 +246,10 @@ inline void Program::mlp(Step &s, Worker w) {
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
     const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
     alignas(64) float gated[kHiddenRows * 32];
-    multiply(gate, pair, {x.memory[gate.encoding].data(), x.row_bytes[gate.encoding], pick}, b.from,
-             b.to, pair_memory(up, pair),
+    multiply(gate, pair, input(gate), b.from, b.to, pair_memory(up, pair),
              [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
-    multiply(up, pair, {x.memory[up.encoding].data(), x.row_bytes[up.encoding], pick}, b.from, b.to,
-             pair_memory(gate, pair + 1), [&](int64_t i, const float *y) {
+    multiply(up, pair, input(up), b.from, b.to, pair_memory(gate, pair + 1),
+             [&](int64_t i, const float *y) {
                float *h = gated + (i - b.from) * 32;
                for (int c = 0; c < 32; c += 16)
                  vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));

@@ -11,6 +11,7 @@ from kt.engine.sources import source_of
 from kt.errors import KtError, ModelError
 from kt.kernels import reference
 from kt.kernels.library import Library, Source, load
+from kt.weights.act_order import columns_of
 from kt.weights.dequantize import dequantize
 from kt.weights.encodings import AWQ, FP8, GPTQ, INT8, U4, Encoding
 from kt.weights.formats.assemble import assemble
@@ -113,10 +114,9 @@ def test_every_scheme_comes_back(tmp_path, name):
     assert tensor.quant is not None
     library = load("avx2")
     got = unpack(library, pack(library, tensor))
-    if tensor.quant.order is not None:
-        rounded = reference.round_weights(torch.from_numpy(dequantize(tensor)), scheme.packed)
-        np.testing.assert_array_equal(got, rounded.numpy())
-        return
+    columns = columns_of(tensor)
+    if columns is not None:
+        got[:, columns] = got.copy()
     if tensor.quant.factor is not None:  # kt_weight.scale, applied to the sums
         got = got * np.float32(tensor.quant.factor_value())
     assert_same_bits(got + 0.0, dequantize(tensor) + 0.0)

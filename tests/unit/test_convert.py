@@ -90,8 +90,6 @@ def test_native_of_a_gguf_gives_the_same_bits(encoding, tmp_path):
         "ct_int4_128_bytes",
         "gptq_v1",
         "gptq_v1_zeros",
-        "gptq_act_order",
-        "gptq_8_act_order",
         "awq",
         "awq_32",
     ],

@@ -28,6 +28,7 @@ from kt.placement.budget import pages_for
 from kt.placement.plan import plan
 from kt.tokenizer import Tokenizer
 from kt.units import Choice
+from kt.weights.act_order import columns_of
 from kt.weights.checkpoint import Checkpoint
 
 CHUNK: Final = 240
@@ -95,7 +96,8 @@ class Calibration:
         points = Points()
         executor = self._executor(checkpoint, machine, points)
         try:
-            return _measure(executor, points, ids, progress or (lambda done, total: None))
+            sums = _sum_squares(executor, points, ids, progress or (lambda done, total: None))
+            return _importance(checkpoint, points, sums, len(ids))
         finally:
             executor.close()
 
@@ -122,12 +124,13 @@ class Calibration:
         )
 
 
-def _measure(
+def _sum_squares(
     executor: CpuExecutor,
     points: Points,
     ids: Sequence[int],
     progress: Callable[[int, int], None],
-) -> Importance:
+) -> dict[str, F64]:
+    """Sums of squares of every slot [k]; those of the inputs of down are in `points` then."""
     length = min(CHUNK, executor.context)
     chunks = [ids[first : first + length] for first in range(0, len(ids), length)]
     sums: dict[str, F64] = {}
@@ -137,14 +140,36 @@ def _measure(
             squares = np.square(executor.slot(slot, len(chunk)).astype(np.float64)).sum(axis=0)
             sums[slot] = sums[slot] + squares if slot in sums else squares
         progress(done + 1, len(chunks))
+    return sums
+
+
+def _importance(
+    checkpoint: Checkpoint, points: Points, sums: dict[str, F64], tokens: int
+) -> Importance:
     result: Importance = {}
     for slot, roles in points.slots.items():
         result |= dict.fromkeys(roles, _counts(sums[slot]))
     for role, squares in points.squares.items():
-        prior = squares.sum(axis=0) * (PRIOR / (len(ids) * points.top_k[role]))
+        _sort_back(checkpoint, role, squares)
+        prior = squares.sum(axis=0) * (PRIOR / (tokens * points.top_k[role]))
         counts = _counts(squares + prior)
         result[role] = counts if len(counts) > 1 else counts[0]
     return result
+
+
+def _sort_back(checkpoint: Checkpoint, role: str, squares: F64) -> None:
+    """Puts the inputs of a down [experts, k] in the order of its columns in the file: in act-order
+    they come in another.
+    """
+    if not checkpoint.gathers:
+        return
+    routed = role.endswith("experts.down")
+    layer = int(role.split(".")[1])
+    tensors = checkpoint.experts(layer, "down") if routed else [checkpoint.tensor(role)]
+    for row, tensor in zip(squares, tensors, strict=True):
+        columns = columns_of(tensor)
+        if columns is not None:
+            row[columns] = row.copy()
 
 
 def _counts(squares: F64) -> F32:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Final
@@ -13,6 +13,7 @@ from kt.convert.targets import packed_format
 from kt.errors import ModelError
 from kt.models.tensors import PARTS
 from kt.placement.budget import packed_bytes
+from kt.weights.act_order import is_shuffled
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.packed_folder import ALIGNMENT
 from kt.weights.tensor import Tensor
@@ -112,4 +113,7 @@ def _file(checkpoint: Checkpoint, index: int, roles: list[str], choose: Choose) 
 
 
 def _add(file: FileLayout, role: str, tensors: Sequence[Tensor], choose: Choose) -> None:
+    if any(map(is_shuffled, tensors)):
+        # A folder holds no orders of columns; float32 holds any value.
+        tensors = [replace(tensor, load_as="F32") for tensor in tensors]
     file.matrices.append(Matrix(role, tensors, choose(role, tensors[0])))

@@ -220,7 +220,8 @@ class CpuExecutor:
     def _pack_one(self, matrix: PackedMatrix, index: int, target: Any) -> None:
         tensor = matrix.tensors[index]
         tensor.check_length()
-        source = source_of(tensor, matrix.format)
+        rows = matrix.rows[index] if matrix.rows else None
+        source = source_of(tensor, matrix.format, rows)
         self._library.pack(self._pool, matrix.format, (matrix.n, matrix.k), source, target)
         tensor.check_length()
 

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from kt.kernels.library import Library
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RouterSpec
+from kt.weights.act_order import columns_of
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
 from kt.weights.encodings import BY_NAME
 from kt.weights.packed_folder import is_packed
+from kt.weights.quant import I32
 from kt.weights.tensor import Tensor
 
 _SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "KT_SQRT_SOFTPLUS"}
@@ -24,8 +26,8 @@ _SCORES = {"softmax": "KT_SOFTMAX", "sigmoid": "KT_SIGMOID", "sqrt_softplus": "K
 class PackedMatrix:
     """One matrix [n, k], or one per expert, waiting for its place in memory.
 
-    format: kt.h's name without KT_. stride: bytes of one packed matrix.
-    weights: the kt_weight structs that shall point to it.
+    format: kt.h's name without KT_. stride: bytes of one packed matrix. weights: the kt_weight
+    structs that shall point to it. rows: for every matrix the order of its rows, if any.
     """
 
     tensors: Sequence[Tensor]
@@ -34,6 +36,7 @@ class PackedMatrix:
     k: int
     stride: int
     weights: list[Any] = field(default_factory=list)
+    rows: Sequence[I32 | None] = ()
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +59,7 @@ class StepProgram:
     operations: list[Any]
     slots: dict[str, tuple[int, int]]
     matrices: list[PackedMatrix]
-    keep: list[npt.NDArray[np.float32]]
+    keep: list[npt.NDArray[Any]]
     places: list[str] = field(default_factory=list)
 
 
@@ -186,9 +189,27 @@ class _Lowering:
             if factors is not None:
                 weight.scale = self.array(factors)
             matrix.weights.append(weight)
+        if kind in ("LINEAR", "MLP"):
+            self.order(op, matrices)
         self.program.operations.append(op)
         self.program.places.append(self.place)
         return op
+
+    def order(self, op: Any, matrices: Sequence[PackedMatrix]) -> None:
+        """Matrices in act-order: the order in which their input is gathered (all that read it have
+        one); in front of a down, that of the rows of gate and up.
+        """
+        first = matrices[0]
+        orders = [columns_of(tensor) for tensor in first.tensors]
+        if any(order is not None for order in orders):
+            straight = np.arange(first.k, dtype=np.int32)
+            table = np.stack([straight if order is None else order for order in orders])
+            self.program.keep.append(table)
+            op.order = self.ffi.cast("int32_t *", table.ctypes.data)
+        if op.kind == self.lib.KT_OP_MLP:
+            rows = [columns_of(tensor) for tensor in matrices[2].tensors]
+            if any(order is not None for order in rows):
+                matrices[0].rows = matrices[1].rows = rows
 
     def matrix(self, tensors: Sequence[Tensor], packed_format: str = "") -> PackedMatrix:
         packed_format = packed_format or tensors[0].packed_format

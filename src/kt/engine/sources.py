@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from kt.errors import ModelError
 from kt.kernels.library import Source
+from kt.weights.act_order import moved
 from kt.weights.apart import raw_codes
 from kt.weights.dequantize import dequantize
-from kt.weights.encodings import COLUMN_WORDS, GPTQ, GPTQ8
+from kt.weights.encodings import COLUMN_WORDS, GPTQ, GPTQ8, INT8
 from kt.weights.iq import IQ_DECODERS
 from kt.weights.iq_grids import grid_codes
-from kt.weights.quant import Bytes, Quant
+from kt.weights.quant import I32, Bytes, Quant
 from kt.weights.tensor import Tensor
 
 # Scale types of kt.h; bytes mean what the packed format says.
 _SCALE_TYPES: Final = {"F32": 0, "F16": 1, "BF16": 30, "E8M0": 200, "E4M3": 200}
-_Q8_0: Final = 8  # GGUF's number
 _BYTE_FORMATS: Final = ("F8_MX", "F4_MX", "F4_NV")
 
 
-def source_of(tensor: Tensor, packed_format: str) -> Source:
-    """The source of a matrix [n, k]. Codes that are not of `packed_format` become float32 first."""
+def source_of(tensor: Tensor, packed_format: str, rows: I32 | None = None) -> Source:
+    """The source of a matrix [n, k], its columns sorted if it is in act-order, its rows as `rows`
+    has them. Codes that are not of `packed_format` become float32 first.
+    """
+    if packed_format == tensor.packed_format:
+        tensor = moved(tensor, rows)
+    elif rows is not None:
+        raise ModelError(f"{tensor.name}: rows of {packed_format} cannot change places")
     quant = tensor.quant
     n = tensor.shape[0]
     if packed_format == tensor.encoding.packed_format:
         name = tensor.encoding.name
         grid = grid_codes(name) if name in IQ_DECODERS else None
         return Source(tensor.data, tensor.encoding.id, tensor.data.size // n, grid=grid)
-    if quant is None or packed_format != quant.packed_format or quant.order is not None:
+    if quant is None or packed_format != quant.packed_format or packed_format == "F32":
         values = dequantize(tensor)
         return Source(values, 0, values.nbytes // n)
     if tensor.encoding is GPTQ8:
-        return _as_q8_0(tensor, quant)
+        codes = raw_codes(tensor) ^ np.uint8(0x80)
+        tensor = replace(tensor, encoding=INT8, data=codes.reshape(-1))
     return _apart(tensor, quant)
-
-
-def _as_q8_0(tensor: Tensor, quant: Quant) -> Source:
-    """8-bit codes around 128 and float16 scales are what blocks of GGUF's Q8_0 hold, exactly."""
-    if quant.zeros is None or (quant.zeros() != 128).any():
-        raise ModelError(f"{tensor.name}: 8-bit codes with zero points are not supported")
-    n, k = tensor.shape
-    scales = np.repeat(quant.scales, quant.block[1] // 32, axis=1)[:, : k // 32]
-    blocks = np.empty((n, k // 32, 34), np.uint8)
-    blocks[:, :, :2] = np.ascontiguousarray(scales).view(np.uint8).reshape(n, k // 32, 2)
-    blocks[:, :, 2:] = (raw_codes(tensor) ^ 0x80).reshape(n, k // 32, 32)
-    return Source(blocks, _Q8_0, blocks.nbytes // n)
 
 
 def _apart(tensor: Tensor, quant: Quant) -> Source:
@@ -73,9 +69,10 @@ def _zeros(tensor: Tensor, quant: Quant) -> Bytes | None:
     zeros = quant.zeros()
     if quant.packed_format.startswith("I4_Z"):
         return zeros
-    if (zeros != 8).any():
+    middle = 128 if tensor.encoding is INT8 else 8
+    if (zeros != middle).any():
         raise ModelError(
-            f"{tensor.name} has zero points other than 8, and config.json says that it has none",
+            f"{tensor.name} has zero points other than {middle}; config.json says it has none",
             hint='If the checkpoint is sound, set "sym": false in its quantization_config.',
         )
     return None

@@ -191,16 +191,21 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-def working_bytes(spec: ModelSpec, *, max_batch_tokens: int, max_logits: int, threads: int) -> int:
+def working_bytes(
+    spec: ModelSpec, *, max_batch_tokens: int, max_logits: int, threads: int, gathers: bool = False
+) -> int:
     """What a forward pass holds beside weights and KV pages, at most (Program::reserve in
     native/runtime/build.h).
 
     Per row of the batch: float32 slots; inputs of matrices once more in up to two encodings of
     together 7 bytes; queries; and for every chosen expert its intermediate values and its output.
     Per row with logits: the row that they are computed from, and the logits, here and in Python.
+    gathers: inputs are copied in another order, for every chosen expert.
     """
     widest = max(_layer_row_bytes(spec.hidden, layer) for layer in spec.layers)
     row = (4 * 2 + 7) * spec.hidden + widest
+    if gathers:
+        row += max(_gathered_row_bytes(spec.hidden, layer) for layer in spec.layers)
     logits_row = (4 * 2 + 7) * spec.hidden + 2 * 4 * spec.vocab
     head = max(_round_up(layer.attention.head_dim, 32) for layer in spec.layers)
     splits = 16_384 * (head + 2) * 4  # partial results of attention over parts of a long context
@@ -219,6 +224,12 @@ def _layer_row_bytes(hidden: int, layer: LayerSpec) -> int:
         return attended + 4 * layer.mlp.intermediate
     router, expert = layer.mlp.router, layer.mlp.mlp
     return attended + 4 * router.n_experts + router.top_k * 4 * (expert.intermediate + hidden)
+
+
+def _gathered_row_bytes(hidden: int, layer: LayerSpec) -> int:
+    chosen = layer.mlp.router.top_k if isinstance(layer.mlp, ExpertSpec) else 1
+    wide = layer.attention.n_heads * layer.attention.head_dim
+    return 4 * _round_up(max(chosen * hidden, wide), 32)
 
 
 def _round_up(value: int, step: int) -> int:

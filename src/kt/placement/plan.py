@@ -128,6 +128,7 @@ def plan(
         max_batch_tokens=max_batch_tokens,
         max_logits=max_logits,
         threads=len(workers.value),
+        gathers=checkpoint.gathers,
     )
     parts["process"] = budget.PROCESS_BYTES
     loading = _loading(checkpoint, machine)

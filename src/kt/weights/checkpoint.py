@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from kt.errors import ModelError
+from kt.weights.act_order import is_shuffled, settle_orders
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
 from kt.weights.files import exists, read_bytes
@@ -30,11 +30,6 @@ from kt.weights.tensor import Tensor
 
 Kind = Literal["gguf", "safetensors", "packed"]
 Parts = dict[tuple[str, int | None], Tensor]
-
-_ROUNDED: Final = {
-    "I8_G32": "8 bits, an error of about 0.5 %",
-    "BF16": "bfloat16, an error of about 0.2 %",
-}
 
 
 class Checkpoint:
@@ -68,6 +63,8 @@ class Checkpoint:
         self._share = share
         for tensor in tensors:
             self._place(tensor)
+        if self.gathers:
+            settle_orders(self._roles, self._experts)
 
     @property
     def roles(self) -> frozenset[str]:
@@ -86,23 +83,25 @@ class Checkpoint:
         return frozenset(self._experts)
 
     @property
+    def gathers(self) -> bool:
+        """Whether some matrices read their input in another order than it has."""
+        return any(map(is_shuffled, self._all()))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What of this checkpoint takes more memory than its files suggest, in words."""
-        tensors = [*self._roles.values()]
-        tensors += [tensor for parts in self._experts.values() for tensor in parts.values()]
-        shuffled = Counter(
-            t.packed_format for t in tensors if t.quant and t.quant.order is not None
-        )
+        alone = [t for t in self._all() if t.quant and t.quant.order is not None]
+        shuffled = sum(tensor.packed_format == "F32" for tensor in alone)
         mixed = [
             f"experts of layer {layer}"
             for layer, parts in sorted(self._experts.items())
             if any(len(formats) > 1 for formats in _formats(parts).values())
         ]
         notes = []
-        for packed, count in shuffled.items():
+        if shuffled:
             notes.append(
-                f"{count} matrices are in act-order, their groups no runs of columns: rounded to "
-                f"{_ROUNDED[packed]}; a checkpoint without act-order takes half of that, unrounded"
+                f"{shuffled} matrices are in act-order, in another order than what reads the same "
+                "input: loaded as float32, 4 bytes a weight"
             )
         if mixed:
             notes.append(
@@ -142,6 +141,11 @@ class Checkpoint:
         self._experts.clear()
         if self._share:
             self._share.close()
+
+    def _all(self) -> Iterator[Tensor]:
+        yield from self._roles.values()
+        for parts in self._experts.values():
+            yield from parts.values()
 
     def _place(self, tensor: Tensor) -> None:
         if ignored(tensor.name):

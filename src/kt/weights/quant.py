@@ -53,8 +53,7 @@ class Quant:
     last of each may be partial; a view of the file in its scale_type (a key of SCALE_DTYPES).
     zeros: the zero points of 4-bit codes; None: 8. factor: float32 numbers
     that multiply whole matrices, one or one per matrix of a stack, or divide them. order: for every
-    column the group it belongs to, where groups are no runs of columns (act-order); such a tensor
-    is rounded to its packed_format.
+    column the group it belongs to, where groups are no runs of columns (act_order.py).
     """
 
     packed_format: str

@@ -2,8 +2,7 @@
 
 Zero points of checkpoint_format "gptq" are stored minus one, those of "gptq_v2" as they are. "sym"
 says that all are in the middle of the codes; where it lies, packing refuses (engine/sources.py).
-With act-order, a column's group is what g_idx says; groups are then no runs of columns, and the
-matrix is rounded to a format with room for that.
+With act-order, a column's group is what g_idx says (act_order.py).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kt.errors import ModelError
+from kt.weights.act_order import is_sortable
 from kt.weights.apart import unpack_nibbles
 from kt.weights.encodings import GPTQ, GPTQ8
 from kt.weights.fields import Fields
@@ -23,9 +23,6 @@ from kt.weights.quant import SCALE_DTYPES, Bytes, Quant, Zeros
 from kt.weights.tensor import Tensor
 
 ENDINGS = {".qweight": "data", ".qzeros": "zeros", ".scales": "scale", ".g_idx": "order"}
-
-SHUFFLED = {4: "I8_G32", 8: "BF16"}
-"""Bits -> what a matrix in act-order is rounded to."""
 
 # How the codes were found, not what they mean.
 _NOTED = (
@@ -69,19 +66,19 @@ def _build(module: Module, *, bits: int, group: int, plus: int, zeros: bool) -> 
     k, n = data.shape[0] * 32 // bits, data.shape[1]
     kind = scale_type(module.part("scale", "scales"))
     packed = four_bit_format(group or k, k, kind, zeros=zeros)
-    if bits == 8:
-        packed = "I8_G32" if k % 32 == 0 and (group or k) % 32 == 0 else ""
     if not packed:
         raise ModelError(f"{module.name}: groups of {group} columns are not supported")
+    if bits == 8:
+        if kind != "F16":
+            raise ModelError(f"{module.name}: {kind} scales of 8-bit codes are not supported")
+        packed = packed.replace("I4", "I8")
     block = (1, group or k)
     scales = transposed_scales(module, (n, k), block)
-    if bits == 8 and kind != "F16":
-        raise ModelError(f"{module.name}: {kind} scales of 8-bit codes are not supported")
     words = array(zero_words(module, (n, k), block, bits))
     points = Zeros(words, partial(_zeros, bits=bits, plus=plus))
     order = group_order(module, k, block[1])
-    if order is not None:
-        packed = SHUFFLED[bits]
+    if order is not None and not is_sortable(order, block[1]):
+        packed = "F32"
     quant = Quant(packed, scales, kind, block, points, order=order)
     return module.tensor(GPTQ if bits == 4 else GPTQ8, (n, k), quant)
 

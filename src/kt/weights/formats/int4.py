@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kt.errors import ModelError
+from kt.weights.act_order import is_sortable
 from kt.weights.apart import unpack_nibbles
 from kt.weights.encodings import U4
-from kt.weights.formats.gptq import SHUFFLED, group_order
+from kt.weights.formats.gptq import group_order
 from kt.weights.formats.module import Module, array, four_bit_format, groups, scale_type
 from kt.weights.quant import Bytes, Quant, Zeros
 from kt.weights.tensor import Tensor
@@ -35,8 +36,8 @@ def build(module: Module, *, group: int, symmetric: bool) -> Tensor:
     scales = module.scales(scale, groups(shape, block))
     zeros = None if symmetric else _zeros(module, scales.shape)
     order = group_order(module, k, block[1])
-    if order is not None:
-        packed = SHUFFLED[4]
+    if order is not None and not is_sortable(order, block[1]):
+        packed = "F32"
     return module.tensor(U4, shape, Quant(packed, scales, kind, block, zeros, order=order))
 
 
