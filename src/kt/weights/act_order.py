@@ -16,7 +16,7 @@ import numpy as np
 from kt.errors import ModelError
 from kt.weights.apart import raw_codes
 from kt.weights.encodings import GPTQ, GPTQ8, INT8, U4
-from kt.weights.quant import I32, Zeros
+from kt.weights.quant import I32, Bytes, Zeros
 from kt.weights.tensor import Tensor
 
 Experts = dict[tuple[str, int | None], Tensor]
@@ -52,18 +52,39 @@ def moved(tensor: Tensor, rows: I32 | None = None) -> Tensor:
     if quant is None:
         values = tensor.data.reshape(tensor.shape[0], -1)[row]
         return replace(tensor, data=np.ascontiguousarray(values).reshape(-1))
-    codes = raw_codes(tensor)[row]
-    if columns is not None:
-        codes = np.ascontiguousarray(codes[:, columns])
-    if tensor.encoding is GPTQ8:
-        data, encoding = codes ^ np.uint8(0x80), INT8
+    if tensor.encoding is GPTQ:
+        data = _moved_words(tensor.data, tensor.shape[0], columns, rows)
     else:
-        pairs = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-        data, encoding = pairs[:, 0::2] | pairs[:, 1::2] << np.uint8(4), U4
+        codes = raw_codes(tensor)[row]
+        if columns is not None:
+            codes = np.take(codes, columns, axis=1)
+        data = _pairs(codes) if tensor.encoding is U4 else codes ^ np.uint8(0x80)
+    encoding = INT8 if tensor.encoding is GPTQ8 else tensor.encoding
     zeros = quant.zeros and Zeros(quant.zeros()[row], np.asarray)
     order = quant.order if columns is None else None
     quant = replace(quant, scales=quant.scales[row], zeros=zeros, order=order)
     return replace(tensor, encoding=encoding, data=data.reshape(-1), quant=quant)
+
+
+def _pairs(codes: Bytes) -> Bytes:
+    """4-bit codes [n, k] -> bytes, the low nibble first."""
+    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    pairs: Bytes = even[:, 0::2] | even[:, 1::2] << np.uint8(4)
+    return pairs
+
+
+def _moved_words(data: Bytes, n: int, columns: I32 | None, rows: I32 | None) -> Bytes:
+    """GPTQ's words [k / 8, n], column and rows moved. All steps but two copy whole lines of n."""
+    pairs = np.ascontiguousarray(data.reshape(-1, n, 4).transpose(0, 2, 1)).reshape(-1, n)
+    if columns is not None:
+        codes = np.empty((len(pairs), 2, n), np.uint8)
+        np.bitwise_and(pairs, 15, out=codes[:, 0])
+        np.right_shift(pairs, 4, out=codes[:, 1])
+        codes = codes.reshape(-1, n)[columns].reshape(-1, 2, n)
+        pairs = codes[:, 0] | codes[:, 1] << np.uint8(4)
+    if rows is not None:
+        pairs = np.take(pairs, rows, axis=1)
+    return np.ascontiguousarray(pairs.reshape(-1, 4, n).transpose(0, 2, 1)).reshape(-1)
 
 
 def rows_stand_alone(tensor: Tensor) -> bool:
