@@ -148,6 +148,27 @@ def test_one_expert_of_its_own_order_makes_them_all_float32(made, tmp_path):
     assert_like(reference_of(paths[1]), paths[0], NATIVE[0])
 
 
+def test_an_expert_that_was_not_quantised(made, tmp_path):
+    """Up is float32 in all experts then, in the order of the file, and gate has to follow."""
+    folder, dequantised, _ = made
+    tensors = load_file(folder / "model.safetensors")
+    values = load_file(dequantised / "model.safetensors")
+    module = "model.layers.1.mlp.experts.2.up_proj."
+    for ending in ("qweight", "qzeros", "scales", "g_idx"):
+        del tensors[module + ending]
+    rounded = values[module + "weight"].bfloat16()
+    tensors[module + "weight"], values[module + "weight"] = rounded, rounded.float()
+    paths = tmp_path / "quantised", tmp_path / "plain"
+    for source, path, parts in zip((folder, dequantised), paths, (tensors, values), strict=True):
+        path.mkdir()
+        (path / "config.json").write_bytes((source / "config.json").read_bytes())
+        save_file(parts, path / "model.safetensors", metadata={"format": "pt"})
+    checkpoint = open_checkpoint(paths[0])
+    for part, wanted in (("gate", "F32"), ("up", "F32"), ("down", "I4_Z32")):
+        assert {m.packed_format for m in checkpoint.experts(1, part)} == {wanted}
+    assert_like(reference_of(paths[1]), paths[0], NATIVE[0])
+
+
 def test_groups_of_unequal_size_are_float32(tmp_path):
     """Nobody writes them, and nobody may read them wrongly."""
     plain = tiny_llama(tmp_path / "model", hidden_size=64, intermediate_size=96)

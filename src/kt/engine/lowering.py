@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kt.kernels.library import Library
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RouterSpec
-from kt.weights.act_order import columns_of
+from kt.weights.act_order import columns_of, is_shuffled
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
 from kt.weights.encodings import BY_NAME
@@ -72,6 +72,7 @@ class _Lowering:
     def __init__(self, spec: ModelSpec, checkpoint: Checkpoint, library: Library) -> None:
         self.spec = spec
         self.checkpoint = checkpoint
+        self.gathers = checkpoint.gathers
         self.ffi, self.lib = library.ffi, library.lib
         self.library = library
         self.program = StepProgram([], {}, [], [])
@@ -189,7 +190,7 @@ class _Lowering:
             if factors is not None:
                 weight.scale = self.array(factors)
             matrix.weights.append(weight)
-        if kind in ("LINEAR", "MLP"):
+        if self.gathers and kind in ("LINEAR", "MLP"):
             self.order(op, matrices)
         self.program.operations.append(op)
         self.program.places.append(self.place)
@@ -199,13 +200,13 @@ class _Lowering:
         """Matrices in act-order: the order in which their input is gathered (all that read it have
         one); in front of a down, that of the rows of gate and up.
         """
-        first = matrices[0]
-        orders = [columns_of(tensor) for tensor in first.tensors]
-        if any(order is not None for order in orders):
-            straight = np.arange(first.k, dtype=np.int32)
-            table = np.stack([straight if order is None else order for order in orders])
-            self.program.keep.append(table)
-            op.order = self.ffi.cast("int32_t *", table.ctypes.data)
+        readers = matrices[:2] if op.kind == self.lib.KT_OP_MLP else matrices
+        tables = [_columns(matrix) for matrix in readers]
+        if any(not np.array_equal(tables[0], table) for table in tables[1:]):
+            raise AssertionError("matrices of one input are in several orders")
+        if any(is_shuffled(tensor) for tensor in matrices[0].tensors):
+            self.program.keep.append(tables[0])
+            op.order = self.ffi.cast("int32_t *", tables[0].ctypes.data)
         if op.kind == self.lib.KT_OP_MLP:
             rows = [columns_of(tensor) for tensor in matrices[2].tensors]
             if any(order is not None for order in rows):
@@ -234,6 +235,13 @@ def _factors(matrix: PackedMatrix) -> list[float] | None:
     if first is None or first.factor is None or matrix.format != first.packed_format:
         return None  # or packed from float32 values, which have it
     return [tensor.quant.factor_value() for tensor in matrix.tensors if tensor.quant]
+
+
+def _columns(matrix: PackedMatrix) -> I32:
+    """The column of the input that every column reads: int32 [matrices, k]."""
+    straight = np.arange(matrix.k, dtype=np.int32)
+    orders = map(columns_of, matrix.tensors)
+    return np.stack([straight if order is None else order for order in orders])
 
 
 def _as_f32(tensor: Tensor) -> Tensor:

@@ -110,6 +110,9 @@ def settle_orders(roles: dict[str, Tensor], experts: Mapping[int, Experts]) -> N
         bad: set[str] = set()
         for number in {index for _, index in matrices}:
             bad |= _unsettled({part: t for (part, i), t in matrices.items() if i == number})
+        for part in ("gate", "up"):
+            if len({t.packed_format for (name, _), t in matrices.items() if name == part}) > 1:
+                bad |= {"gate", "up"}  # such experts become float32, in the order of the file
         for key, tensor in matrices.items():  # one operation computes all experts
             if key[0] in bad and is_shuffled(tensor):
                 matrices[key] = replace(tensor, load_as="F32")
