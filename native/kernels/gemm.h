@@ -42,8 +42,8 @@ struct Rows {
   const void *operator[](int64_t i) const { return base + (index ? index[i] : i) * stride; }
 };
 
-// Decoded lines of a panel pair, per thread; it grows to the widest matrix and stays.
-inline uint8_t *decoded_lines(int64_t bytes) {
+// Room for a decoded panel pair, per thread; it grows to the widest matrix and stays.
+inline uint8_t *decoded_panels(int64_t bytes) {
   thread_local Memory memory;
   if (memory.bytes() < bytes && !memory.grow(bytes)) return nullptr;
   return memory.data();
@@ -71,26 +71,33 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
     packed.meta[p] = packed.lines[p] + m.panel.line_bytes;
   }
   decoded = packed;
-  // One token over plain lines is a pure stream: the hardware fetches it as well.
-  if (!tiles.decode && to - from == 1) ahead = nullptr;
-  if (tiles.decode && tile_height(to - from) < kDecoded) {
-    const int64_t bytes = m.panel.blocks * tiles.decoded_block;
-    uint8_t *lines = decoded_lines(2 * bytes);
-    for (int p = 0; p < 2; p++) {
-      decoded.lines[p] = lines + p * bytes;
-      tiles.decode(packed.lines[p], m.panel.blocks, lines + p * bytes);
+  const int64_t total = to - from, first = from;
+  const bool decode = tiles.decode && total >= kDecodeRows;
+  if (decode) {
+    const int64_t line_bytes = m.panel.blocks * tiles.decoded_block;
+    const int64_t bytes = line_bytes + m.panel.blocks * tiles.decoded_meta;
+    uint8_t *panel = decoded_panels(2 * bytes);
+    for (int p = 0; p < 2; p++, panel += bytes) {
+      tiles.decode(packed.lines[p], packed.meta[p], m.panel.blocks, panel);
+      decoded.lines[p] = panel;
+      if (tiles.decoded_meta) decoded.meta[p] = panel + line_bytes;
     }
   }
+  int64_t fetched = 0;  // bytes from `ahead` on: every call takes its share
   while (from < to) {
     const int height = tile_height(to - from);
     const int count = int(std::min<int64_t>(to - from, kTileRows[height]));
     for (int i = 0; i < count; i++) row[i] = rows[from + i];
-    TileArgs &args = height < kDecoded ? decoded : packed;
+    const bool from_decoded = decode && tiles.decoded_fn[height];
+    TileArgs &args = from_decoded ? decoded : packed;
     args.count = count;
-    args.ahead = ahead;
-    args.ahead_step = round_up(2 * m.panel.bytes / m.panel.blocks, 64);
-    ahead = nullptr;
-    tiles.fn[height](args);
+    if (ahead) {
+      const int64_t until = 2 * m.panel.bytes * (from + count - first) / total;
+      args.ahead = ahead + fetched;
+      args.ahead_step = round_up(ceil_div(until - fetched, m.panel.blocks), 64);
+      fetched += args.ahead_step * m.panel.blocks;
+    }
+    (from_decoded ? tiles.decoded_fn : tiles.fn)[height](args);
     if (m.scale != 1.0f)
       for (int i = 0; i < count * 32; i++) out[i] *= m.scale;
     if (m.bias) {

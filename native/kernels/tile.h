@@ -36,10 +36,52 @@ constexpr bool decodes() {
   if constexpr (F::kKind == Kind::kInt) return !F::Codes::kPlain;
   return false;
 }
+
+// Scales of a decoded panel, per block: float32[16] for each group, then as many minima.
+template <bool Min, int Group>
+struct ScalesDecoded {
+  static constexpr bool kMin = Min;
+  static constexpr int kGroup = Group, kSuper = 1, kGroups = 32 / Group;
+  static constexpr int kBytes = 64 * kGroups * (Min ? 2 : 1);
+  static VScales load(const uint8_t *meta, int64_t b) {
+    const float *at = reinterpret_cast<const float *>(meta + b * kBytes);
+    VScales v;
+    for (int g = 0; g < kGroups; g++) {
+      v.scale[g] = vf_load(at + g * 16);
+      if (Min) v.minimum[g] = vf_load(at + (kGroups + g) * 16);
+    }
+    return v;
+  }
+  static void store(uint8_t *meta, int64_t b, const VScales &v) {
+    float *at = reinterpret_cast<float *>(meta + b * kBytes);
+    for (int g = 0; g < kGroups; g++) {
+      vf_store(at + g * 16, v.scale[g]);
+      if (Min) vf_store(at + (kGroups + g) * 16, v.minimum[g]);
+    }
+  }
+};
+// What a format's tile reads after decoding: all integer formats with the same zero point and kind
+// of scales share one. FP8 keeps its scale records; its lines become bfloat16.
+template <class F, bool Int>
+struct DecodedOf {
+  using Type = F;
+};
+template <class F>
+struct DecodedOf<F, true> {
+  using Type = IntFormat<8, 0, F::kZeroLog2, ScalesDecoded<F::Scales::kMin, F::Scales::kGroup>>;
+};
+template <class F>
+using Decoded = typename DecodedOf<F, F::kKind == Kind::kInt>::Type;
+
 // Bytes of a decoded block.
 template <class F>
 constexpr int64_t decoded_block_bytes() {
   return F::kKind == Kind::kFp8 ? 1024 : 512;
+}
+template <class F>
+constexpr int64_t decoded_meta_bytes() {
+  if constexpr (F::kKind == Kind::kInt) return Decoded<F>::Scales::kBytes;
+  return 0;
 }
 
 template <class F, int... Q>
@@ -47,7 +89,7 @@ inline void decode_codes(const uint8_t *lines, uint8_t *out, std::integer_sequen
   (vi_store(out + Q * 64, F::Codes::template quad<Q>(lines)), ...);
 }
 template <class F>
-void decode_panel(const uint8_t *lines, int64_t blocks, uint8_t *out) {
+void decode_lines(const uint8_t *lines, int64_t blocks, uint8_t *out) {
   for (int64_t b = 0; b < blocks; b++) {
     if constexpr (F::kKind == Kind::kFp8) {
       for (int l = 0; l < 8; l++) {
@@ -61,6 +103,16 @@ void decode_panel(const uint8_t *lines, int64_t blocks, uint8_t *out) {
     }
     lines += F::kBlockBytes;
     out += decoded_block_bytes<F>();
+  }
+}
+// Lines, and after them the scales if decoded_meta_bytes says so.
+template <class F>
+void decode_panel(const uint8_t *lines, const uint8_t *meta, int64_t blocks, uint8_t *out) {
+  decode_lines<F>(lines, blocks, out);
+  if constexpr (F::kKind == Kind::kInt) {
+    out += blocks * decoded_block_bytes<F>();
+    for (int64_t b = 0; b < blocks; b++)
+      Decoded<F>::Scales::store(out, b, F::Scales::load(meta, b));
   }
 }
 
@@ -77,26 +129,21 @@ inline void store_sums(const TileArgs &g, int first, const vf (&sum)[P][T]) {
 }
 
 // Adds quads From .. To of a block to the integer sums.
-template <class F, bool Decoded, int P, int T, int Q, int To>
+template <class F, int P, int T, int Q, int To>
 inline void dot_quads(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
                       vi (&acc)[P][T]) {
   if constexpr (Q < To) {
     QLine w[P];
-    for (int p = 0; p < P; p++) {
-      if constexpr (Decoded || F::Codes::kPlain)
-        w[p] = q_line(vi_load(lines[p] + Q * 64));
-      else
-        w[p] = q_line(F::Codes::template quad<Q>(lines[p]));
-    }
+    for (int p = 0; p < P; p++) w[p] = q_line(F::Codes::template quad<Q>(lines[p]));
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
       for (int p = 0; p < P; p++)
         acc[p][t] = q_dot(acc[p][t], w[p], a[t].codes + (b * 32 + Q * 4) * kActBytes);
-    dot_quads<F, Decoded, P, T, Q + 1, To>(lines, a, b, acc);
+    dot_quads<F, P, T, Q + 1, To>(lines, a, b, acc);
   }
 }
 
-template <class F, bool Decoded, int P, int T, int Group>
+template <class F, int P, int T, int Group>
 inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
                       const VScales (&s)[P], vf (&sum)[P][T]) {
   using S = typename F::Scales;
@@ -111,14 +158,14 @@ inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], in
     for (int p = 0; p < P; p++) acc[p][t] = init;
   }
   constexpr int kQuads = kHalves ? 4 : 8;
-  dot_quads<F, Decoded, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
+  dot_quads<F, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
 #pragma GCC unroll 8
   for (int t = 0; t < T; t++)
     for (int p = 0; p < P; p++)
       sum[p][t] = join_group<F, Group>(vf_from(acc[p][t]), s[p], a[t], b, sum[p][t]);
 }
 
-template <class F, bool Decoded, int P, int T>
+template <class F, int P, int T>
 inline void tile_int(const TileArgs &g, int first) {
   using S = typename F::Scales;
   IntRow a[T];
@@ -131,16 +178,16 @@ inline void tile_int(const TileArgs &g, int first) {
     const uint8_t *lines[P];
     for (int p = 0; p < P; p++) {
       s[p] = S::load(g.meta[first + p], b);
-      lines[p] = g.lines[first + p] + b * (Decoded ? 512 : F::kBlockBytes);
+      lines[p] = g.lines[first + p] + b * F::kBlockBytes;
     }
-    dot_group<F, Decoded, P, T, 0>(lines, a, b, s, sum);
-    if constexpr (S::kGroup == 16) dot_group<F, Decoded, P, T, 1>(lines, a, b, s, sum);
+    dot_group<F, P, T, 0>(lines, a, b, s, sum);
+    if constexpr (S::kGroup == 16) dot_group<F, P, T, 1>(lines, a, b, s, sum);
   }
   store_sums(g, first, sum);
 }
 
 // bfloat16 lines of 32 K, from memory or decoded from FP8 in registers.
-template <class F, bool Decoded, int P, int T>
+template <class F, bool Expanded, int P, int T>
 inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, int64_t b,
                            vf (&sum)[P][T]) {
 #pragma GCC unroll 8
@@ -148,7 +195,7 @@ inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, 
     BLine w[2][P];
     for (int p = 0; p < P; p++) {
       vi even, odd;
-      if constexpr (F::kKind == Kind::kFp8 && !Decoded) {
+      if constexpr (F::kKind == Kind::kFp8 && !Expanded) {
         f8_lines(vi_load(lines[p] + l * 64), even, odd);
       } else {
         even = vi_load(lines[p] + l * 128);
@@ -167,16 +214,16 @@ inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, 
   }
 }
 
-template <class F, bool Decoded, int P, int T>
+template <class F, bool Expanded, int P, int T>
 inline void tile_half(const TileArgs &g, int first) {
-  constexpr int64_t kBytes = Decoded ? 1024 : F::kBlockBytes;
+  constexpr int64_t kBytes = Expanded ? 1024 : F::kBlockBytes;
   vf sum[P][T];
   start_sums(g, first, sum);
   const auto block = [&](int64_t b, vf(&into)[P][T]) {
     if (first == 0) fetch_ahead(g, b);
     const uint8_t *lines[P];
     for (int p = 0; p < P; p++) lines[p] = g.lines[first + p] + b * kBytes;
-    dot_half_block<F, Decoded, P, T>(lines, g, b, into);
+    dot_half_block<F, Expanded, P, T>(lines, g, b, into);
   };
   if constexpr (F::kKind == Kind::kBf16) {
     for (int64_t b = 0; b < g.blocks; b++) block(b, sum);
@@ -219,17 +266,17 @@ inline void tile_float(const TileArgs &g, int first) {
   store_sums(g, first, sum);
 }
 
-// The tile of a format; Decoded: its lines are decoded.
-template <class F, bool Decoded, int T>
+// The tile of a format; Expanded: FP8 lines that are bfloat16 by now.
+template <class F, bool Expanded, int T>
 __attribute__((flatten)) void tile(const TileArgs &g) {
 #pragma GCC unroll 2
   for (int first = 0; first < 2; first += kTilePanels) {
     if constexpr (F::kKind == Kind::kInt)
-      tile_int<F, Decoded, kTilePanels, T>(g, first);
+      tile_int<F, kTilePanels, T>(g, first);
     else if constexpr (F::kKind == Kind::kF32 || F::kKind == Kind::kF16)
       tile_float<F, kTilePanels, T>(g, first);
     else
-      tile_half<F, Decoded, kTilePanels, T>(g, first);
+      tile_half<F, Expanded, kTilePanels, T>(g, first);
   }
 }
 

@@ -110,7 +110,7 @@ void tile_amx_half(const TileArgs &g) {
     for (int p = 0; p < 2; p++) {
       lines[p] = g.lines[p] + b * (Decoded ? 1024 : F::kBlockBytes);
       if constexpr (kFp8 && !Decoded) {
-        decode_panel<F>(lines[p], 1, expanded[p]);
+        decode_lines<F>(lines[p], 1, expanded[p]);
         lines[p] = expanded[p];
       }
     }

@@ -174,6 +174,6 @@ inline void vi_keep(vi &x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); }
 // Token rows and panels of a register tile: 16 registers hold one panel.
 constexpr int kTilePanels = 1;
 constexpr int kPeakChains = 5;  // sums that fit beside their operands
-constexpr int kVectorTileRows[] = {4, 2, 1};
+constexpr int kVectorTileRows[] = {4, 3, 2, 1};
 
 }  // namespace kt

@@ -131,6 +131,6 @@ inline void vi_keep(vi &x) { asm volatile("" : "+v"(x.v)); }
 // registers.
 constexpr int kTilePanels = 2;
 constexpr int kPeakChains = 12;  // sums that fit beside their operands
-constexpr int kVectorTileRows[] = {6, 4, 2, 1};
+constexpr int kVectorTileRows[] = {6, 5, 4, 3, 2, 1};
 
 }  // namespace kt
