@@ -73,19 +73,21 @@ class alignas(64) Units {
     finished_.reset();
   }
   // Runs f(unit) for units until there are none left, and returns when all of them are done,
-  // whoever did them: what they wrote may then be read.
+  // whoever did them: what they wrote may then be read. They are handed out `chunk` at a time, in
+  // the second half ever fewer, so that all workers end together.
   template <class F>
   void each(int64_t total, int64_t chunk, F &&f) {
     // Whoever comes after the end leaves at once: what the phase was made of (the experts of a
     // layer, say) may already be that of a later one, and `total` with it.
     if (finished_.value() || total <= 0) return;
-    for (;;) {
-      const int64_t from = next_.fetch_add(chunk, std::memory_order_relaxed);
-      if (from >= total) break;
-      const int64_t to = from + chunk < total ? from + chunk : total;
+    for (int64_t from = next_.load(std::memory_order_relaxed); from < total;) {
+      const int64_t most = 2 * (total - from) * chunk / total;
+      const int64_t to = from + (most < 1 ? 1 : most < chunk ? most : chunk);
+      if (!next_.compare_exchange_weak(from, to, std::memory_order_relaxed)) continue;
       for (int64_t i = from; i < to; i++) f(i);
       if (done_.fetch_add(to - from, std::memory_order_acq_rel) + to - from == total)
         finished_.open();
+      from = next_.load(std::memory_order_relaxed);
     }
     finished_.wait_past(0, kPhaseSpin);
   }
