@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -81,8 +82,8 @@ class alignas(64) Units {
     // layer, say) may already be that of a later one, and `total` with it.
     if (finished_.value() || total <= 0) return;
     for (int64_t from = next_.load(std::memory_order_relaxed); from < total;) {
-      const int64_t most = 2 * (total - from) * chunk / total;
-      const int64_t to = from + (most < 1 ? 1 : most < chunk ? most : chunk);
+      const int64_t left = total - from, share = 2 * left * chunk / total;
+      const int64_t to = from + std::clamp<int64_t>(share, 1, std::min(chunk, left));
       if (!next_.compare_exchange_weak(from, to, std::memory_order_relaxed)) continue;
       for (int64_t i = from; i < to; i++) f(i);
       if (done_.fetch_add(to - from, std::memory_order_acq_rel) + to - from == total)

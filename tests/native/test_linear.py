@@ -25,7 +25,7 @@ from tests.native.harness import (
     unpacked,
 )
 
-TOKENS = (1, 2, 3, 5, 6, 7, 16, 17, 31, 33, 70)
+TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 17, 31, 33, 70)
 MOST = max(TOKENS)
 K_FORMATS = tuple(name for name, kind in GGUF_FORMATS.items() if block_elements(kind) == 256)
 BF16_DOT = {"avx512_bf16", "amx_model"}  # their BF16 kernels round activations to bfloat16
