@@ -53,8 +53,11 @@ def server(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def test_many_clients_for_a_while(
-    server: tuple[str, psutil.Process], pytestconfig: pytest.Config
+    server: tuple[str, psutil.Process],
+    pytestconfig: pytest.Config,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.WARNING, "httpx")  # it has a line for every request
     url, process = server
     seconds: float = pytestconfig.getoption("--soak-seconds")
     model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
