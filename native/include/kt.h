@@ -10,7 +10,7 @@
 #define KT_H
 #include <stdint.h>
 
-#define KT_ABI_VERSION 7
+#define KT_ABI_VERSION 8
 
 #ifdef __cplusplus
 extern "C" {
@@ -288,8 +288,18 @@ double kt_peak_rate(kt_pool *pool, int32_t kind, double seconds);
 double kt_read_rate(kt_pool *pool, const void *data, int64_t bytes, double seconds);
 
 /* Tile operations since the library was loaded, counted by the software model of AMX; 0 elsewhere.
- */
-void kt_tile_counts(int64_t *multiplies, int64_t *loads);
+ * Late: multiplies right behind the load of an operand, and early: stores right behind the last
+ * multiply of their sum; the tile unit waits for either. */
+enum kt_tile_count {
+  KT_TILE_MULTIPLIES = 0,
+  KT_TILE_LOADS = 1,
+  KT_TILE_STORES = 2,
+  KT_TILE_ZEROS = 3,
+  KT_TILE_LATE_LOADS = 4,
+  KT_TILE_EARLY_STORES = 5,
+  KT_TILE_COUNTS = 6
+};
+void kt_tile_counts(int64_t *counts);
 
 #ifdef __cplusplus
 }

@@ -32,8 +32,13 @@ inline int tile_height(int64_t rows) {
 #endif
 }
 
-// Lines are decoded once for this many rows and more; fewer decode them in registers.
+// Lines are decoded once for this many rows and more; fewer decode them on the way: one AMX tile a
+// block ahead, vectors in registers.
+#ifdef KT_AMX
+constexpr int kDecodeRows = kMaxTileRows + 1;
+#else
 constexpr int kDecodeRows = kTilePanels == 2 ? 5 : 4;
+#endif
 
 // F's tile of T rows. Late: over lines that were decoded; NULL where heights of that kind do not
 // come up.
@@ -42,9 +47,9 @@ constexpr TileFn tile_fn() {
   using G = std::conditional_t<Late, Decoded<F>, F>;
 #ifdef KT_AMX
   constexpr bool kTall = T >= 16;
-  if constexpr (decodes<F>() ? Late != kTall : Late) return nullptr;
-  if constexpr (F::kKind == Kind::kBf16 || F::kKind == Kind::kFp8) return tile_amx_half<F, Late>;
-  if constexpr (F::kKind == Kind::kInt && kTall) return tile_amx_int<G>;
+  if constexpr (Late && !(kTall && decodes<F>())) return nullptr;
+  if constexpr (F::kKind == Kind::kBf16 || F::kKind == Kind::kFp8) return tile_amx<G, Late>;
+  if constexpr (F::kKind == Kind::kInt && kTall) return tile_amx<G, Late>;
   if constexpr (kTall) return tile_in_parts<F, T>;
 #else
   // Even shares of kDecodeRows rows and more are at least half of the tallest tile.

@@ -141,9 +141,12 @@ KT_EXPORT double kt_read_rate(kt_pool *pool, const void *data, int64_t bytes, do
   for (double r : rate) total += r;
   return total;
 }
-KT_EXPORT void kt_tile_counts(int64_t *multiplies, int64_t *loads) {
-  *multiplies = *loads = 0;
-#ifdef KT_AMX
-  *multiplies = kt::tile_counts().multiplies, *loads = kt::tile_counts().loads;
+KT_EXPORT void kt_tile_counts(int64_t *counts) {
+  std::fill(counts, counts + KT_TILE_COUNTS, 0);
+#ifdef KT_TILE_MODEL
+  const kt::TileCounts &c = kt::tile_counts();
+  counts[KT_TILE_MULTIPLIES] = c.multiplies, counts[KT_TILE_LOADS] = c.loads;
+  counts[KT_TILE_STORES] = c.stores, counts[KT_TILE_ZEROS] = c.zeros;
+  counts[KT_TILE_LATE_LOADS] = c.late_loads, counts[KT_TILE_EARLY_STORES] = c.early_stores;
 #endif
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from tests.native.harness import Builder, normal, packed_random, pool_of
 
 ROWS, HIDDEN, VOCAB, THREADS = 64, 576, 151936, 2
 SPREADS = {1.0: "most tokens", 2.0: "a quarter of them", 4.0: "some hundred"}  # top-p 0.9 keeps
-ROUNDS = 25
+FEWEST_ROUNDS, MOST_ROUNDS = 10, 200  # the best count; the more, the less neighbours matter
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -45,6 +46,10 @@ def test_top_p_costs_less_than_a_quarter_of_the_logits_product() -> None:
     logits = normal(2, ROWS, VOCAB)
     for spread in SPREADS:
         calls[spread] = Call(library, pool, logits * spread, params).run
-    rounds = [[seconds(call) for call in calls.values()] for _ in range(ROUNDS)]
-    product, *sampling = (min(times) for times in zip(*rounds, strict=True))
-    assert max(sampling) < product / 4, (product, sampling)
+    best = [math.inf] * len(calls)
+    for done in range(MOST_ROUNDS):
+        best = [min(old, seconds(call)) for old, call in zip(best, calls.values(), strict=True)]
+        product, *sampling = best
+        if done >= FEWEST_ROUNDS and max(sampling) < product / 4:
+            return
+    pytest.fail(f"the product takes {product:.5f} s, sampling {sampling}")

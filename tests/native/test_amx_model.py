@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 
 from kt.kernels import reference
 from kt.kernels.library import Library, load
-from tests.native.harness import Builder, Packed, normal, pack, packed_random, relative_error
+from tests.native.harness import (
+    GGUF_FORMATS,
+    Builder,
+    normal,
+    pack,
+    packed_random,
+    relative_error,
+)
 from tests.native.test_linear import product
 
+GROUPS_OF_16 = ("I6_K16", "I3_K16", "I2_K16M", "I3_IQ2", "I3_IQ1M")
+TILED = ("BF16", "F8_G128", *GGUF_FORMATS)
+K = 256
 SMALLEST = np.float32(2.0**-126)  # normal float32
 
 
@@ -19,59 +31,85 @@ def model() -> Library:
     return load("amx_model")
 
 
-def counts(library: Library) -> tuple[int, int]:
-    both = library.ffi.new("int64_t[2]")
-    library.lib.kt_tile_counts(both, both + 1)
-    return both[0], both[1]
+@dataclass(frozen=True)
+class Counts:
+    """Tile operations, in the order of kt_tile_count."""
+
+    multiplies: int
+    loads: int
+    stores: int
+    zeros: int
+    late_loads: int
+    early_stores: int
 
 
-def counted(library: Library, weight: Packed, tokens: int) -> tuple[int, int]:
-    """Tile multiplies and loads of one product."""
+def counts(library: Library) -> np.ndarray:
+    numbers = np.zeros(library.lib.KT_TILE_COUNTS, np.int64)
+    library.lib.kt_tile_counts(library.ffi.cast("int64_t *", numbers.ctypes.data))
+    return numbers
+
+
+def counted(library: Library, packed_format: str, tokens: int, n: int = 64, k: int = K) -> Counts:
+    """Of one product."""
+    weight = packed_random(library, packed_format, n, k)
     program = product(library, [weight], normal(1, 70, weight.k))
     before = counts(library)
     program.forward(tokens)
-    return tuple(b - a for a, b in zip(before, counts(library), strict=True))
+    return Counts(*(counts(library) - before).tolist())
 
 
-@pytest.mark.parametrize("packed_format", ["I8_G32", "I4_G32M", "I4_K32M", "I5_G32"])
-def test_integer_tiles_are_two_by_two(model, packed_format):
-    """64 tokens x 64 outputs x 256 K: 4 x 4 tiles of sums, 8 blocks of K. Two panels and two token
-    tiles are loaded for four products.
+def sums(packed_format: str) -> int:
+    """How many sums of integers or bfloat16 a row of K has, each with a scale of its own."""
+    spans = {"BF16": K, "F8_G128": 128}
+    return K // spans.get(packed_format, depth(packed_format))
+
+
+def depth(packed_format: str) -> int:
+    """K of a multiply."""
+    return 16 if packed_format in GROUPS_OF_16 else 32
+
+
+@pytest.mark.parametrize("packed_format", TILED)
+def test_tall_tiles_multiply_as_often_as_they_load(model, packed_format):
+    """64 tokens x 64 outputs are four calls of 2 x 2 tiles. Two panels and two token tiles are
+    loaded for four products, each an operation ahead; a sum is stored when the other two are under
+    way. Only a call's first multiply and last store find nothing to do meanwhile.
     """
-    multiplies, loads = counted(model, packed_random(model, packed_format, 64, 256), 64)
-    assert multiplies == 4 * 4 * 8
-    assert loads == multiplies
+    got, calls = counted(model, packed_format, 64), 4
+    assert got.multiplies == calls * 4 * K // depth(packed_format)
+    assert got.loads == got.multiplies
+    assert got.stores == got.zeros == calls * 4 * sums(packed_format)
+    assert got.late_loads == got.early_stores == calls
 
 
-def test_groups_of_16_take_tiles_of_half_the_depth(model):
-    multiplies, loads = counted(model, packed_random(model, "I6_K16", 64, 256), 64)
-    assert multiplies == 4 * 4 * 16
-    assert loads == multiplies
+@pytest.mark.parametrize("packed_format", TILED)
+@pytest.mark.parametrize("tokens", [5, 16])
+def test_a_short_batch_loads_one_token_tile(model, packed_format, tokens):
+    """Up to 16 tokens x 64 outputs are two calls: 3 loads for 2 products, as far ahead."""
+    got, calls = counted(model, packed_format, tokens), 2
+    assert got.multiplies == calls * 2 * K // depth(packed_format)
+    assert got.loads * 2 == got.multiplies * 3
+    assert got.stores == got.zeros == calls * 2 * sums(packed_format)
+    assert got.late_loads == got.early_stores == calls
 
 
-def test_bf16_tiles_are_two_by_two(model):
-    """Sums are loaded too, once for all K: four per 2 x 2."""
-    multiplies, loads = counted(model, packed_random(model, "BF16", 64, 256), 64)
-    assert multiplies == 4 * 4 * 8
-    assert loads == multiplies + 4 * 4
-
-
-def test_a_short_batch_loads_one_token_tile(model):
-    """16 tokens: 3 loads for 2 products."""
-    multiplies, loads = counted(model, packed_random(model, "I8_G32", 64, 256), 16)
-    assert multiplies == 4 * 8
-    assert loads == 3 * 2 * 8
+@pytest.mark.parametrize("packed_format", ["BF16", "I8_G32", "I6_K16"])
+def test_a_single_block_is_loaded_once(model, packed_format):
+    """Nothing is loaded past the end."""
+    k = 256 if packed_format == "I6_K16" else 32
+    for tokens, tiles in ((16, 1), (32, 2)):
+        got = counted(model, packed_format, tokens, n=32, k=k)
+        assert got.loads == (2 + tiles) * k // depth(packed_format)
 
 
 def test_few_tokens_of_integers_go_through_vectors(model):
     for tokens in (1, 2, 3, 4):
-        assert counted(model, packed_random(model, "I8_G32", 64, 256), tokens) == (0, 0)
-    assert counted(model, packed_random(model, "BF16", 64, 256), 1)[0] == 4 * 8
+        assert counted(model, "I8_G32", tokens).multiplies == 0
+    assert counted(model, "BF16", 1).multiplies == 2 * 2 * K // 32
 
 
 def test_other_variants_count_nothing():
-    library = load("avx2")
-    assert counted(library, packed_random(library, "I8_G32", 64, 256), 64) == (0, 0)
+    assert counted(load("avx2"), "I8_G32", 64) == Counts(0, 0, 0, 0, 0, 0)
 
 
 def tdpbf16ps(sums: np.ndarray, tokens: np.ndarray, panel: np.ndarray, blocks: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from kt.errors import MachineError
 
 LIBRARIES = Path(__file__).parent / "lib"
 INSTALL_AGAIN = "Build and install kt again: `make run`, or `pip install .`, in the source tree."
-VERSION = 7
+VERSION = 8
 
 
 @cache
