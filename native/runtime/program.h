@@ -102,6 +102,7 @@ class Program {
   void gather(const Step &s, int64_t row, int64_t slot, int64_t expert);
   void select(Step &s, Worker w);
   void route_rows(Step &s, Worker w);
+  void give_logits(Worker w);
   void group_by_expert();
   void mlp(Step &s, Worker w);
   void attention(Step &s, Worker w);
@@ -116,7 +117,7 @@ class Program {
   std::vector<Step> steps_;
   std::vector<Slot> slots_;
   std::vector<Table> tables_;
-  Units table_units_;
+  Units table_units_, logit_units_;
 
   // Query heads of one attention unit share a KV head; all attention operations have the same
   // shape.
@@ -127,6 +128,7 @@ class Program {
   const kt_batch *batch_ = nullptr;
   float *logits_ = nullptr;
   size_t n_steps_ = 0;
+  std::atomic<int64_t> not_finite_{-1};  // a row of logits
   int64_t rows_ = 0;
   std::vector<int32_t> position_;  // [rows]
   std::vector<PageRun> runs_;

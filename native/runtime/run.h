@@ -28,7 +28,8 @@ inline void Program::plan_batch() {
     dense_blocks_.push_back({0, int32_t(row), int32_t(std::min(rows_, row + hidden_block_))});
   for (Step &s : steps_)
     for (int i = 0; i < kPhases; i++) s.units[size_t(i)].reset();
-  table_units_.reset();
+  table_units_.reset(), logit_units_.reset();
+  not_finite_.store(-1, std::memory_order_relaxed);
 }
 
 // Tokens of an attention unit: many, so that keys and values are seldom read, but few enough for
@@ -46,23 +47,36 @@ inline int32_t Program::forward(const kt_batch &batch, float *logits) {
   batch_ = &batch, logits_ = logits;
   plan_batch();
   pool_->each([this](Worker w) { work(w); });
-  if (!logits || n_steps_ != steps_.size()) return KT_OK;
-  const Slot &s = slots_[size_t(d_.logits_slot)];
-  for (int64_t i = 0; i < batch.n_logits; i++) {
-    float *row = logits + i * s.width;
-    std::memcpy(row, s.row(i), size_t(s.width) * 4);
-    float probe = 0;  // NaN as soon as one value is not finite
-    for (int64_t c = 0; c < s.width; c++) probe += row[c] * 0.0f;
-    if (probe != 0)
-      return fail(KT_NOT_FINITE, "logits of row " + std::to_string(i) + " are not finite");
-  }
+  const int64_t row = not_finite_.load(std::memory_order_relaxed);
+  if (row >= 0)
+    return fail(KT_NOT_FINITE, "logits of row " + std::to_string(row) + " are not finite");
   return KT_OK;
 }
 
 inline void Program::work(Worker w) {
   rope_tables(w);
   for (size_t i = 0; i < n_steps_; i++) run(steps_[i], w);
+  if (logits_ && n_steps_ == steps_.size()) give_logits(w);
   leave_job();
+}
+
+// Rows of logits to the caller, each checked on its way.
+inline void Program::give_logits(Worker) {
+  const Slot &s = slots_[size_t(d_.logits_slot)];
+  const int64_t whole = s.width / 16 * 16;
+  logit_units_.each(batch_->n_logits, 1, [&](int64_t i) {
+    const float *from = s.row(i);
+    float *to = logits_ + i * s.width;
+    vf probe = vf_zero();  // NaN as soon as one value is not finite
+    for (int64_t c = 0; c < whole; c += 16) {
+      const vf x = vf_load(from + c);
+      probe = vf_fma(x, vf_zero(), probe);
+      vf_store(to + c, x);
+    }
+    float rest = vf_sum(probe);
+    for (int64_t c = whole; c < s.width; c++) rest += (to[c] = from[c]) * 0.0f;
+    if (rest != 0) not_finite_.store(i, std::memory_order_relaxed);
+  });
 }
 
 inline void Program::run(Step &s, Worker w) {
