@@ -3,6 +3,7 @@
 #include "../formats/pack.h"
 #include "../kernels/sampling.h"
 #include "attend.h"
+#include "experts.h"
 #include "floors.h"
 
 #define KT_EXPORT extern "C" __attribute__((visibility("default")))

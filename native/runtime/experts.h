@@ -1,0 +1,114 @@
+// Routing, and the MLP of routed experts or of a dense layer.
+#pragma once
+#include "run.h"
+
+namespace kt {
+
+inline void Program::route_rows(Step &s, Worker w) {
+  const kt_router &r = s.op.router;
+  float *scratch = route_scratch_.data() + int64_t(w.index) * 2 * kMaxExperts;
+  s.units[0].each(rows_, chunk_of(rows_, w.count), [&](int64_t i) {
+    route(r, in(s).row(i), scratch, ids_.data() + i * r.top_k, weights_.data() + i * r.top_k);
+  });
+  s.units[1].each(1, 1, [&](int64_t) {
+    top_k_ = r.top_k;
+    group_by_expert();
+  });
+}
+
+// Counting sort of (row, choice) pairs by expert.
+inline void Program::group_by_expert() {
+  int32_t first[kMaxExperts + 1] = {};
+  const int64_t pairs = rows_ * top_k_;
+  for (int64_t i = 0; i < pairs; i++) first[ids_[size_t(i)] + 1]++;
+  for (int e = 0; e < kMaxExperts; e++) first[e + 1] += first[e];
+  active_.clear(), expert_blocks_.clear();
+  for (int e = 0; e < kMaxExperts; e++) {
+    if (first[e] == first[e + 1]) continue;
+    for (int32_t from = first[e]; from < first[e + 1]; from += int32_t(hidden_block_))
+      expert_blocks_.push_back(
+          {int32_t(active_.size()), from, std::min(first[e + 1], from + int32_t(hidden_block_))});
+    active_.push_back(e);
+  }
+  for (int64_t i = 0; i < pairs; i++) {
+    const int32_t slot = first[ids_[size_t(i)]]++;
+    slot_of_[size_t(i)] = slot;
+    row_of_[size_t(slot)] = int32_t(i / top_k_);
+  }
+}
+
+inline void Program::mlp(Step &s, Worker w) {
+  const kt_op &op = s.op;
+  const Slot &x = in(s), &o = out(s);
+  const bool routed = op.router.top_k > 0;
+  const std::vector<ExpertBlock> &blocks = routed ? expert_blocks_ : dense_blocks_;
+  const auto expert = [&](const ExpertBlock &b) { return routed ? active_[size_t(b.active)] : 0; };
+  const Matrix gate0 = matrix_of(op.w[0], 0), down0 = matrix_of(op.w[2], 0);
+  const int64_t hidden_blocks = gate0.pairs(),
+                row_bytes = encoded_row_bytes(down0.encoding, down0.k);
+  const int32_t *pick = routed ? row_of_.data() : nullptr;
+  const auto input = [&](const Matrix &m) -> Rows {
+    if (op.order) return {gathered_.data(), encoded_row_bytes(m.encoding, m.k), nullptr};
+    return {x.memory[m.encoding].data(), x.row_bytes[m.encoding], pick};
+  };
+  if (op.order)
+    s.units[3].each(int64_t(blocks.size()), 1, [&](int64_t unit) {
+      const ExpertBlock &b = blocks[size_t(unit)];
+      for (int64_t i = b.from; i < b.to; i++) gather(s, pick ? pick[i] : i, i, expert(b));
+    });
+
+  int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
+  s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const ExpertBlock &b = blocks[size_t(unit / pairs)];
+    const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
+    const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
+    alignas(64) float gated[kHiddenRows * 32];
+    multiply(gate, pair, input(gate), b.from, b.to, pair_memory(up, pair),
+             [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
+    multiply(up, pair, input(up), b.from, b.to, pair_memory(gate, pair + 1),
+             [&](int64_t i, const float *y) {
+               float *h = gated + (i - b.from) * 32;
+               for (int c = 0; c < 32; c += 16)
+                 vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
+               for (int64_t c = columns; c < 32; c++) h[c] = 0;
+               if (op.squares)  // no other unit adds to these: an expert's rows are one block
+                 for (int64_t c = 0; c < columns; c++)
+                   op.squares[expert(b) * gate0.n + pair * 32 + c] += double(h[c]) * h[c];
+               encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair,
+                            vf_load(h), vf_load(h + 16));
+             });
+  });
+
+  pairs = down0.pairs(), total = int64_t(blocks.size()) * pairs;
+  float *slots_out = reinterpret_cast<float *>(expert_out_.data());
+  s.units[1].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const ExpertBlock &b = blocks[size_t(unit / pairs)];
+    const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, down0.n - pair * 32);
+    const Matrix down = matrix_of(op.w[2], expert(b));
+    multiply(down, pair, {hidden_.data(), row_bytes, nullptr}, b.from, b.to,
+             pair_memory(down, pair + 1), [&](int64_t i, const float *y) {
+               if (routed) {
+                 std::memcpy(slots_out + i * o.stride + pair * 32, y, 128);
+                 return;
+               }
+               float *dst = o.row(i) + pair * 32;
+               for (int64_t c = 0; c < columns; c++) dst[c] += y[c];
+             });
+  });
+  if (!routed) return;
+
+  // Combined in the order of the router's choice, whatever order the experts ran in.
+  const int64_t strips = ceil_div(o.width, 512);
+  total = rows_ * strips;
+  s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    const int64_t row = unit / strips, from = unit % strips * 512,
+                  to = std::min(o.width, from + 512);
+    for (int j = 0; j < top_k_; j++) {
+      const float *y = slots_out + slot_of_[size_t(row * top_k_ + j)] * o.stride;
+      const float weight = weights_[size_t(row * top_k_ + j)];
+      for (int64_t c = from; c < to; c++) o.row(row)[c] += weight * y[c];
+    }
+  });
+}
+
+}  // namespace kt
