@@ -52,13 +52,13 @@ build/venv: constraints.txt
 build/tools: build/installed-test
 
 build/installed: build/venv $(SOURCES)
-	@echo "Building six kernel variants (about a minute) and fetching what kt needs (most of it is torch)"
+	@echo "Building six kernel variants (about two minutes) and fetching what kt needs (most of it is torch)"
 	$(INSTALL) .
 	@touch $@
 
 # The tests also need the software model of AMX tiles.
 build/installed-test: build/venv $(SOURCES)
-	@echo "Building six kernel variants and the AMX model (about a minute), fetching what tests need"
+	@echo "Building six kernel variants and the AMX model (about two minutes), fetching what tests need"
 	$(INSTALL) --config-settings=cmake.define.KT_TILE_MODEL=ON ".[test]"
 	@touch $@ build/installed
 
