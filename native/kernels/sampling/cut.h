@@ -96,7 +96,7 @@ struct Bracket {
 struct Candidates {
   const float *weights;
   int32_t count, padded;
-  float largest;
+  float least, largest;  // all weigh more than least
 };
 
 // The shortest start of the sorted candidates that reaches `goal`, behind `before`.
@@ -104,7 +104,7 @@ template <class Measure>
 Cut cut_at(const Candidates &c, double before, double goal, Scratch &scratch) {
   const double all = before + above<Measure>(c.weights, c.padded, 0.0f);
   if (all < goal) return kKeepAll;
-  Bracket<Measure> b{c.weights, c.padded, goal, before, all, to_bits(c.largest)};
+  Bracket<Measure> b{c.weights, c.padded, goal, before, all, to_bits(c.largest), to_bits(c.least)};
   b.close_in_to(kSmall);
   float *weights = room(scratch.near_weights, c.padded + kWide);
   int32_t *places = room(scratch.near_places, c.padded + kWide);

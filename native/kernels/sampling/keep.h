@@ -33,7 +33,8 @@ inline int32_t pick_range(const float *logits, int32_t vocab, const Range &r, Sc
   }
   return first[blocks] = count;
 }
-inline Candidates weigh_picked(int32_t count, const Weight &weight, Scratch &scratch) {
+// low: what they lie above.
+inline Candidates weigh_picked(int32_t count, float low, const Weight &weight, Scratch &scratch) {
   float *x = scratch.weights.data();
   const int32_t padded = pad(count, kUnit);
   std::fill(x + count, x + padded, -kInfinity);
@@ -43,7 +44,9 @@ inline Candidates weigh_picked(int32_t count, const Weight &weight, Scratch &scr
     vf_store(x + i, w);
     most = vf_max(w, most);
   }
-  return {x, count, padded, vf_reduce_max(most)};
+  // Rounding may give a logit just above the weight of low, or a little less.
+  const float least = 0.99999f * vf_reduce_max(weight(vf_set1(low)));
+  return {x, count, padded, least, vf_reduce_max(most)};
 }
 
 // The mass that top-p keeps of `mass`; more than nothing, so that there is a last token.
@@ -71,7 +74,7 @@ inline Kept keep_top(const float *logits, int32_t vocab, float base, const kt_sa
     count = pick_range(logits, vocab, r, scratch);
   }
   Kept k{Weight(maximum(scratch.weights.data(), count), p.temperature), r};
-  const Candidates &c = k.candidates = weigh_picked(count, k.weight, scratch);
+  const Candidates &c = k.candidates = weigh_picked(count, k.range.low, k.weight, scratch);
   k.cut = cut_at<Count>(c, 0, p.top_k, scratch);
   double mass = 0;
   for (size_t b = 0; int64_t(b) * kBlock < vocab; ++b)
@@ -113,7 +116,7 @@ inline Kept keep_mass(const float *logits, int32_t vocab, float base, const kt_s
     return k;
   }
   const int32_t count = pick_range(logits, vocab, k.range, scratch);
-  k.candidates = weigh_picked(count, k.weight, scratch);
+  k.candidates = weigh_picked(count, k.range.low, k.weight, scratch);
   filter(k, m.all, p, scratch);
   return k;
 }

@@ -1,7 +1,7 @@
 // One pass over a row for its largest logit and the mass of its weights, and the candidates for the
 // last token that a filter keeps.
 //
-// A sample of the row says about where that one lies. The pass adds up what lies above four logits
+// A sample of the row says about where that one lies. The pass adds up what lies above three logits
 // around it, so afterwards it is certain between which two it lies, however odd the sample was; a
 // second pass picks out what lies there.
 #pragma once
@@ -12,7 +12,7 @@ namespace sampling {
 
 constexpr int kSampleUnits = 64;  // a sample: so many runs of kUnit logits
 constexpr int32_t kSampleSize = kSampleUnits * kUnit;
-constexpr int kMarks = 4;  // logits above which masses are added up
+constexpr int kMarks = 3;  // logits above which masses are added up
 constexpr float kMostOver = 60.0f;  // weights up to e^60 are added up in float32
 constexpr int kAhead = 4096;  // elements; the caches' own fetching stops at each page
 
@@ -43,16 +43,34 @@ float mark_at(double amount, const Weight &weight, const Scratch &scratch) {
   return weight.logit(from_bits(b.low + (b.high - b.low) / 2));
 }
 
-// Four marks for the cut of top-p: where the sample sees the tail that is dropped, half that tail
-// and twice it, and one high up, where the cut lies if few tokens have most of the mass.
+// The square of the sample's mass over the sum of squares: as many equal weights would tell as
+// much.
+inline double equal_weights(const Scratch &scratch) {
+  vf mass = vf_zero(), squares = vf_zero();
+  for (int32_t i = 0; i < kSampleSize; i += kWide) {
+    const vf w = vf_load(scratch.sample.data() + i);
+    mass = vf_add(mass, w), squares = vf_fma(w, w, squares);
+  }
+  return std::pow(double{vf_sum(mass)}, 2) / double{vf_sum(squares)};
+}
+
+// Marks for the cut of top-p: where the sample sees the tail that is dropped, and where that tail
+// is as much larger and smaller as the sample may err. If few tokens have most of the mass, a
+// sample says nothing of the tail: then marks of some hundred, thousand and ten thousand tokens.
 inline void place_marks(float top_p, const Weight &weight, Scratch &scratch,
                         float (&marks)[kMarks]) {
   weigh_sample(weight, scratch);
-  const double all = above<Mass>(scratch.sample.data(), kSampleSize, 0.0f), tail = 1.0 - top_p;
-  marks[0] = mark_at<Mass>(all * (1.0 - tail), weight, scratch);
-  marks[1] = mark_at<Mass>(all * (1.0 - tail / 2), weight, scratch);
-  marks[2] = mark_at<Mass>(all * (1.0 - tail * 2), weight, scratch);
-  marks[3] = mark_at<Count>(kSampleSize / 128, weight, scratch);
+  const double told = equal_weights(scratch), tail = 1.0 - top_p;
+  if (told < 8) {
+    const int ranks[kMarks] = {8, 96, 1024};
+    for (int j = 0; j < kMarks; ++j) marks[j] = mark_at<Count>(ranks[j], weight, scratch);
+    return;
+  }
+  const double all = above<Mass>(scratch.sample.data(), kSampleSize, 0.0f);
+  const double width = std::min(1 + 4 * std::sqrt(top_p / (tail * told)), 2.0);
+  const double tails[kMarks] = {tail / width, tail, tail * width};
+  for (int j = 0; j < kMarks; ++j)
+    marks[j] = mark_at<Mass>(all * (1.0 - tails[j]), weight, scratch);
 }
 
 // A logit above which there are top_k, as far as a sample tells.
