@@ -1,4 +1,4 @@
-# make run    install kt into .venv, fetch a small real model, answer one prompt
+# make run    install kt into .venv, answer one question with the small model inside kt
 # make test   install kt with what its tests need, run the whole suite
 # make soak   200 clients against a real server for five minutes
 # make lint   formatting, style and types
@@ -13,8 +13,8 @@ PROMPT ?= What is the capital of France?
 
 .PHONY: run test test-fast soak lint format wheel clean
 
-run: build/installed $(MODEL)
-	$(BIN)/kt run $(MODEL) --prompt "$(PROMPT)"
+run: build/installed
+	$(BIN)/kt run tiny --prompt "$(PROMPT)"
 
 test: build/installed-test $(MODEL)
 	$(BIN)/python -m pytest
@@ -26,14 +26,14 @@ soak: build/installed-test $(MODEL)
 	$(BIN)/python -m pytest tests/server/test_soak.py --soak-seconds 300 --log-cli-level INFO
 
 lint: build/tools
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools
 	$(BIN)/mypy
 	find native -name '*.h' -o -name '*.cpp' -o -name '*.c' | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: build/tools
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests tools
+	$(BIN)/ruff format src tests tools
 	find native -name '*.h' -o -name '*.cpp' -o -name '*.c' | xargs $(BIN)/clang-format -i
 
 wheel: build/tools

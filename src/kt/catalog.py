@@ -1,4 +1,7 @@
-"""What a user may name as MODEL: an alias of models.toml, a path, or a Hugging Face repository."""
+"""What a user may name as MODEL: an alias of models.toml, a path, or a Hugging Face repository.
+
+An alias stands for a repository, or for files that ship inside this package.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,10 @@ else:  # pragma: no cover - tomllib came with Python 3.11
 
 FORMATS = ("bf16", "fp8_block", "fp8_channel", "mxfp8", "mxfp4", "int4_group32")
 
-_REQUIRED = {"repo": str, "family": str, "format": str, "licence": str}
+_REQUIRED = {"family": str, "format": str, "licence": str}
 _OPTIONAL = {
+    "repo": str,
+    "packaged": str,
     "revision": str,
     "gated": bool,
     "params_total": float,
@@ -39,13 +44,14 @@ _HUB_URL = re.compile(
 )
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHOWN = 200  # characters of a name in a message
+_PACKAGE = Path(__file__).resolve().parent
 _ALIAS = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
 @dataclass(frozen=True)
 class Entry:
     """A model to run: either `path` on this machine, or `repo` (with `files` choosing among GGUF
-    files).
+    files). packaged: `path` is inside this package.
 
     size_bytes: whole download; experts_bytes: its routed experts; params in billions. None: not
     known. files: a quantisation name ("Q4_K_M") or a file name; empty: the repository's own
@@ -54,6 +60,7 @@ class Entry:
 
     name: str
     path: Path | None = None
+    packaged: bool = False
     repo: str | None = None
     revision: str | None = None
     files: str = ""
@@ -122,9 +129,12 @@ def _entry(alias: str, table: Any, source: str) -> Entry:
     if not isinstance(table, dict):
         raise UsageError(f"{where} is not a table")
     _check_fields(table, where)
+    packaged = table.get("packaged")
     return Entry(
         name=alias,
-        repo=table["repo"],
+        path=_PACKAGE / packaged if packaged else None,
+        packaged=bool(packaged),
+        repo=table.get("repo"),
         revision=table.get("revision") or None,
         family=table["family"],
         format=table["format"],
@@ -151,13 +161,26 @@ def _check_fields(table: Mapping[str, Any], where: str) -> None:
     for field in _REQUIRED:
         if not table.get(field):
             raise UsageError(f"{where}: {field} is missing")
-    if not _REPO.fullmatch(table["repo"]):
-        raise UsageError(f"{where}: repo = {table['repo']!r} is not owner/name")
+    _check_place(table, where)
     if table["format"] not in FORMATS:
         known = ", ".join(FORMATS)
         raise UsageError(f"{where}: format = {table['format']!r}; known formats: {known}")
     if "size_gb" not in table and "experts_gb" not in table:
         raise UsageError(f"{where}: size_gb or experts_gb is missing")
+
+
+def _check_place(table: Mapping[str, Any], where: str) -> None:
+    """Where the model is: in a repository, or in a folder of this package."""
+    repo, packaged = table.get("repo"), table.get("packaged")
+    if (repo is None) == (packaged is None):
+        raise UsageError(f"{where}: repo or packaged is missing, or both are there")
+    if repo is not None and not _REPO.fullmatch(repo):
+        raise UsageError(f"{where}: repo = {repo!r} is not owner/name")
+    if packaged is not None and not (_PACKAGE / packaged / "config.json").is_file():
+        raise UsageError(
+            f"{where}: packaged = {packaged!r}, and this installation has no such folder",
+            hint="Install kt again.",
+        )
 
 
 def _bytes(gigabytes: float | None) -> int | None:
@@ -166,8 +189,7 @@ def _bytes(gigabytes: float | None) -> int | None:
 
 def _models_toml() -> Path:
     """models.toml lies in the installed package, or at the top of a source tree."""
-    package = Path(__file__).resolve().parent
-    for path in (package / "models.toml", package.parents[1] / "models.toml"):
+    for path in (_PACKAGE / "models.toml", _PACKAGE.parents[1] / "models.toml"):
         if path.is_file():
             return path
     raise UsageError("models.toml is missing from this installation", hint="Install kt again.")

@@ -115,7 +115,8 @@ def test_no_server_is_one_clear_message(tmp_path):
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "error: no kt server is running here",
-        "Start one in another terminal with: kt run MODEL",
+        "Start one in another terminal with: kt run MODEL, or ask the model inside kt: kt chat "
+        "--model tiny",
     ]
 
 

@@ -36,7 +36,8 @@ def test_the_list_says_what_runs_here(capsys: Capture) -> None:
     assert app.run(["models"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert len(lines) == 1 + len(catalog.aliases())
-    assert lines["llama3.1-8b"].endswith("  16.1  bf16         llama3.1           fits, gated")
+    assert lines["tiny"].endswith("  0.008  int4_group32  apache-2.0         fits, part of kt")
+    assert lines["llama3.1-8b"].endswith("  16.1  bf16          llama3.1           fits, gated")
     assert lines["qwen3-30b"].endswith("too large")
     assert " 10.2+ " in lines["gpt-oss-20b"]
     assert lines["gpt-oss-20b"].endswith("not yet")

@@ -26,7 +26,8 @@ def test_the_shipped_file_is_valid_and_complete() -> None:
     assert entries["qwen3-30b"].repo == "Qwen/Qwen3-30B-A3B-Instruct-2507"
     assert entries["qwen3-30b"].size_bytes == 61_100_000_000
     for entry in entries.values():
-        assert entry.repo and entry.family and entry.format and entry.licence
+        assert entry.family and entry.format and entry.licence
+        assert bool(entry.repo) != entry.packaged
         assert entry.size_bytes or entry.experts_bytes
 
 
@@ -68,6 +69,9 @@ def test_an_entry_is_read() -> None:
         (('licence = "mit"', ""), "licence is missing"),
         (('licence = "mit"', 'license = "mit"'), "unknown field 'license'"),
         (("owner/Small-1B", "Small-1B"), "'Small-1B' is not owner/name"),
+        (('repo = "owner/Small-1B"', ""), "repo or packaged is missing"),
+        (('repo = "owner/Small-1B"', 'repo = "a/b"\npackaged = "tiny"'), "or both are there"),
+        (('repo = "owner/Small-1B"', 'packaged = "no"'), "this installation has no such folder"),
         (('"bf16"', '"bf61"'), "format = 'bf61'; known formats: bf16"),
         (("small-1b", "Small 1B"), "an alias is lower case"),
         (('repo = "owner', "repo = owner"), "not valid TOML"),
@@ -78,6 +82,12 @@ def test_a_damaged_file_is_refused_by_field(change: tuple[str, str], said: str) 
     with pytest.raises(UsageError, match=said) as caught:
         catalog.parse(GOOD.replace(*change), "x.toml")
     assert "x.toml" in caught.value.message
+
+
+def test_a_packaged_model_is_found_in_kt_itself() -> None:
+    entry = catalog.resolve("tiny")
+    assert entry.packaged and entry.repo is None
+    assert entry.path is not None and (entry.path / "config.json").is_file()
 
 
 def test_an_alias_wins_whatever_its_case() -> None:

@@ -34,6 +34,10 @@ GROUP = 32
 """Weights that share a scale in the shipped INT4 experts."""
 
 
+ROOM = 64
+"""Rows that an expert's tokens are padded to."""
+
+
 def int4_codes(weight: Tensor) -> tuple[Tensor, Tensor]:
     """weight [..., n, k] -> codes -8..7 (same shape) and bfloat16-exact scales [..., n, k / 32]."""
     groups = weight.unflatten(-1, (-1, GROUP))
@@ -62,20 +66,36 @@ class Norm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
-class Rows(torch.autograd.Function):
-    """x[index], where x is y[inverse] of the result y: so that the way back is a gather as well,
-    which is many times faster than adding up.
+class Scatter(torch.autograd.Function):
+    """y of `rows` rows, y[places] = x and zero elsewhere; the places are all different. The way
+    back is a gather, which is many times faster than torch's adding up.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        return x.index_select(0, index)
+    def forward(ctx: Any, x: Tensor, places: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return x.new_zeros((rows, *x.shape[1:])).index_copy_(0, places, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return gradients[0].index_select(0, inverse), None, None
+        (places,) = ctx.saved_tensors
+        return gradients[0].index_select(0, places), None, None
+
+
+class Gather(torch.autograd.Function):
+    """x[places], the way back of Scatter."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.rows = x.shape[0]
+        return x.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        gradient = gradients[0].new_zeros((ctx.rows, *gradients[0].shape[1:]))
+        return gradient.index_copy_(0, places, gradients[0]), None
 
 
 @dataclass(frozen=True)
@@ -83,10 +103,15 @@ class Documents:
     """Where attention finds the documents of a batch; see packing.Batch."""
 
     groups: list[tuple[int, int]]
-    padded: Tensor
     places: Tensor
+    numbers: Tensor
     cos: Tensor
     sin: Tensor
+
+    @property
+    def rows(self) -> int:
+        """Places in all groups."""
+        return sum(count * length for count, length in self.groups)
 
 
 class Attention(nn.Module):
@@ -107,7 +132,7 @@ class Attention(nn.Module):
         states = F.linear(x, self.qkv.to(x.dtype)).unflatten(-1, (heads + 2 * kv, -1))
         q, k, v = states.split((heads, kv, kv), 1)
         q, k = rotate(self.q_norm(q), documents), rotate(self.k_norm(k), documents)
-        states = Rows.apply(torch.cat((q, k, v), 1), documents.padded, documents.places)
+        states = Scatter.apply(torch.cat((q, k, v), 1), documents.places, documents.rows)
         outputs, at = [], 0
         for count, length in documents.groups:
             group = states[at : at + count * length].unflatten(0, (count, length)).transpose(1, 2)
@@ -116,7 +141,7 @@ class Attention(nn.Module):
             k, v = (part.repeat_interleave(heads // kv, 1) for part in (k, v))
             y = attend(q, k, v)
             outputs.append(y.transpose(1, 2).flatten(2).flatten(0, 1))
-        y = Unpad.apply(torch.cat(outputs), documents.places)
+        y = Gather.apply(torch.cat(outputs), documents.places)
         return F.linear(y, self.o.to(x.dtype))
 
 
@@ -127,22 +152,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     future = torch.full((q.shape[-2], q.shape[-2]), float("-inf"), dtype=q.dtype).triu_(1)
     scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2) + future
     return torch.softmax(scores, -1) @ v
-
-
-class Unpad(torch.autograd.Function):
-    """x[places]; the places are all different, and the others' gradient is zero."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.rows = x.shape[0]
-        return x.index_select(0, places)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        gradient = gradients[0].new_zeros((ctx.rows, *gradients[0].shape[1:]))
-        return gradient.index_copy_(0, places, gradients[0]), None
 
 
 def rotate(x: Tensor, documents: Documents) -> Tensor:
@@ -160,41 +169,60 @@ class Experts(nn.Module):
         self.top_k, count = shape.num_experts_per_tok, shape.num_experts
         hidden, width = shape.hidden_size, shape.moe_intermediate_size
         self.router = nn.Parameter(torch.empty(count, hidden))
-        self.gate_up = nn.Parameter(torch.empty(count, 2 * width, hidden))
+        self.gate_up = nn.Parameter(torch.empty(count, 2, width, hidden))
         self.down = nn.Parameter(torch.empty(count, hidden, width))
         self.int4 = False
-        self.chosen = torch.empty(0)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [tokens, hidden] -> output, and the load-balancing loss (1 where all is even)."""
+    def forward(self, x: Tensor, documents: Documents) -> tuple[Tensor, Tensor, Tensor]:
+        """x [tokens, hidden] -> output, and how unevenly experts are used (1: evenly, and more
+        otherwise): over all tokens, the load-balancing loss, and within each document, their mean.
+        """
         count = self.router.shape[0]
         scores = torch.softmax(F.linear(x.float(), self.router), -1)
         best, chosen = scores.topk(self.top_k, -1)
-        self.chosen = chosen.detach()
-        order = chosen.flatten().argsort(stable=True)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(order.numel())
         counts = torch.bincount(chosen.flatten(), minlength=count)
+        places, rooms = _rooms(chosen.flatten(), counts)
         copies = x.unsqueeze(1).expand(-1, self.top_k, -1).flatten(0, 1)
-        y = self._all(Rows.apply(copies, order, back), counts.tolist())
-        y = Rows.apply(y, back, order).unflatten(0, (-1, self.top_k))
+        y = self._all(Scatter.apply(copies, places, sum(rooms)), rooms)
+        y = Gather.apply(y, places).unflatten(0, (-1, self.top_k))
         best = (best / best.sum(-1, keepdim=True)).to(y.dtype)
         load = counts / chosen.numel()
-        return (y * best.unsqueeze(-1)).sum(1), count * (load * scores.mean(0)).sum()
+        uneven = count * (load * scores.mean(0)).sum()
+        return (y * best.unsqueeze(-1)).sum(1), uneven, self._within(scores, chosen, documents)
 
-    def _all(self, x: Tensor, counts: list[int]) -> Tensor:
-        """Every expert on its own rows of x, which are sorted by expert."""
+    def _within(self, scores: Tensor, chosen: Tensor, documents: Documents) -> Tensor:
+        """The load-balancing loss of each document, mean over tokens."""
+        count, numbers = self.router.shape[0], documents.numbers
+        rows = int(numbers[-1]) + 1
+        sizes = torch.bincount(numbers, minlength=rows).unsqueeze(1)
+        means = scores.new_zeros(rows, count).index_add(0, numbers, scores) / sizes
+        flat = numbers.repeat_interleave(self.top_k) * count + chosen.flatten()
+        loads = torch.bincount(flat, minlength=rows * count).view(rows, count) / sizes / self.top_k
+        return count * (loads * means * sizes).sum() / len(numbers)
+
+    def _all(self, x: Tensor, rooms: list[int]) -> Tensor:
+        """Every expert on its own rows of x: rooms[0] for the first, and so on."""
         gate_up, down = self.gate_up, self.down
         if self.int4:
             gate_up, down = rounded_to_int4(gate_up), rounded_to_int4(down)
-        parts = zip(
-            x.split(counts), gate_up.to(x.dtype).unbind(), down.to(x.dtype).unbind(), strict=True
-        )
+        gate_up, down = gate_up.flatten(1, 2).to(x.dtype), down.to(x.dtype)
         outputs = []
-        for rows, first, second in parts:
+        for rows, first, second in zip(x.split(rooms), gate_up, down, strict=True):
             gate, up = F.linear(rows, first).chunk(2, -1)
             outputs.append(F.linear(F.silu(gate) * up, second))
         return torch.cat(outputs)
+
+
+def _rooms(chosen: Tensor, counts: Tensor) -> tuple[Tensor, list[int]]:
+    """A place for each choice, those of an expert together; and the rows for each expert, a
+    multiple of ROOM, because torch compiles code for every new shape of a product.
+    """
+    rooms = (counts + ROOM - 1) // ROOM * ROOM
+    order = chosen.argsort(stable=True)
+    shift = (rooms.cumsum(0) - rooms) - (counts.cumsum(0) - counts)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(order.numel()) + shift[chosen[order]]
+    return places, rooms.tolist()
 
 
 class Layer(nn.Module):
@@ -207,10 +235,10 @@ class Layer(nn.Module):
         self.post_norm = Norm(shape.hidden_size, shape.rms_norm_eps)
         self.experts = Experts(shape)
 
-    def forward(self, x: Tensor, documents: Documents) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, documents: Documents) -> tuple[Tensor, Tensor, Tensor]:
         x = x + self.attention(self.input_norm(x), documents)
-        y, balance = self.experts(self.post_norm(x))
-        return x + y, balance
+        y, balance, focus = self.experts(self.post_norm(x), documents)
+        return x + y, balance, focus
 
 
 class Model(nn.Module):
@@ -237,15 +265,15 @@ class Model(nn.Module):
         for layer in self.layers:
             layer.experts.int4 = True
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """States behind the last norm [tokens, hidden], and the mean load-balancing loss."""
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """States behind the last norm [tokens, hidden], and the means of what Experts tells."""
         x = F.embedding(torch.from_numpy(batch.ids), self.embed).to(self.dtype)
         documents = self._documents(batch)
-        balance = torch.zeros(())
+        balance, focus = torch.zeros(()), torch.zeros(())
         for layer in self.layers:
-            x, uneven = layer(x, documents)
-            balance = balance + uneven
-        return self.norm(x), balance / len(self.layers)
+            x, uneven, within = layer(x, documents)
+            balance, focus = balance + uneven, focus + within
+        return self.norm(x), balance / len(self.layers), focus / len(self.layers)
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores of every token, float32."""
@@ -257,8 +285,8 @@ class Model(nn.Module):
         angles = (torch.from_numpy(batch.positions).unsqueeze(-1) * rates).unsqueeze(1)
         return Documents(
             batch.groups,
-            torch.from_numpy(batch.padded),
             torch.from_numpy(batch.places),
+            torch.from_numpy(batch.positions == 0).cumsum(0) - 1,
             angles.cos().to(self.dtype),
             angles.sin().to(self.dtype),
         )

@@ -18,7 +18,7 @@ _RMS: Final = 0.2
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """About U V^T of each matrix U S V^T in [..., n, k], by Newton-Schulz in bfloat16."""
+    """About U V^T of each matrix U S V^T in [count, n, k], by Newton-Schulz in bfloat16."""
     a, b, c = _COEFFICIENTS
     x = matrices.bfloat16()
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -27,8 +27,9 @@ def orthogonal(matrices: Tensor) -> Tensor:
         x = x.mT
     for _ in range(_ITERATIONS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return (x.mT if tall else x).float()
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return x.mT if tall else x
 
 
 class Muon(torch.optim.Optimizer):
@@ -54,6 +55,7 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"]
         momentum.lerp_(gradient, 1 - group["momentum"])
-        update = orthogonal(gradient.lerp(momentum, group["momentum"]))
+        nesterov = gradient.lerp(momentum, group["momentum"])
+        update = orthogonal(nesterov.view(-1, *parameter.shape[-2:])).view(parameter.shape)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(update, alpha=-group["lr"] * _RMS * max(parameter.shape[-2:]) ** 0.5)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import multiprocessing
 import os
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 
 from tools.tiny import packing, tokenizer
@@ -29,24 +28,41 @@ log = logging.getLogger("train")
 @dataclass(frozen=True)
 class Recipe:
     """How to train. The rate rises over `warmup` steps, stays, and falls to nothing in the last
-    third, in which the experts are rounded to INT4.
+    third, in which the experts are rounded to INT4. Then it begins anew at `last_rate` and falls
+    again, over `last_steps` with more stories; and once more over `focus_steps`, in which each
+    document is asked to use few experts, and all documents together all of them.
     """
 
     steps: int
+    last_steps: int
+    focus_steps: int
     seed: int = 0
-    tokens: int = 8192
-    workers: int = 2
-    rate: float = 3e-3
-    warmup: int = 100
+    tokens: int = 4096
+    rate: float = 5e-3
+    last_rate: float = 3e-3
+    warmup: int = 30
     decay: float = 0.35
     weight_decay: float = 0.05
     clip: float = 1.0
-    balance: float = 0.003
+    balance: float = 0.01
+    focus_balance: float = 0.02
+    focus: float = 0.008
+
+    def last(self, step: int) -> bool:
+        return step >= self.steps
+
+    def focusing(self, step: int) -> bool:
+        return step >= self.steps + self.last_steps
 
     def decaying(self, step: int) -> bool:
         return step >= self.steps * (1 - self.decay)
 
     def rate_at(self, step: int) -> float:
+        if self.last(step):
+            done, steps = step - self.steps, self.last_steps
+            if self.focusing(step):
+                done, steps = done - self.last_steps, self.focus_steps
+            return self.last_rate * (1 - done / steps)
         rising = min(1.0, (step + 1) / self.warmup)
         falling = min(1.0, (self.steps - step) / (self.steps * self.decay))
         return self.rate * rising * falling
@@ -70,15 +86,17 @@ def optimizers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
     ]
 
 
-def loss(model: Model, batch: packing.Batch) -> tuple[Tensor, Tensor]:
-    """Weighted mean of the cross entropy, and the load-balancing loss."""
-    states, balance = model(batch)
+def loss(model: Model, batch: packing.Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted mean of the cross entropy; how unevenly experts are used, over the batch and within
+    documents.
+    """
+    states, balance, focus = model(batch)
     # A token is predicted from the one before it; the first of a document counts nothing.
     weights = torch.from_numpy(batch.weights)[1:]
     losses = F.cross_entropy(
         model.logits(states[:-1]), torch.from_numpy(batch.ids)[1:], reduction="none"
     )
-    return (losses * weights).sum() / weights.sum(), balance
+    return (losses * weights).sum() / weights.sum(), balance, focus
 
 
 def save(path: Path, model: Model, optims: list[torch.optim.Optimizer], step: int) -> None:
@@ -93,53 +111,31 @@ def save(path: Path, model: Model, optims: list[torch.optim.Optimizer], step: in
     os.replace(partial, path)
 
 
-def work(rank: int, folder: Path, recipe: Recipe, save_seconds: float) -> None:
-    """One of recipe.workers processes, on one core each: a share of each batch."""
-    torch.set_num_threads(1)
-    torch.manual_seed(recipe.seed)
-    distributed.init_process_group(
-        "gloo",
-        store=distributed.FileStore(str(folder / "rendezvous"), recipe.workers),
-        rank=rank,
-        world_size=recipe.workers,
-    )
-    model = Model(Shape(), torch.bfloat16)
-    optims = optimizers(model, recipe)
-    step = _resume(folder / "checkpoint.pt", model, optims)
-    texts = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    began = saved = time.monotonic()
-    first, share = step, recipe.tokens // recipe.workers
-    while step < recipe.steps:
-        if recipe.decaying(step):
-            model.use_int4()
-        number = step * recipe.workers + rank
-        batch = packing.training_batch(texts, recipe.seed, number, share)
-        cross, balance = _step(model, optims, recipe, step, batch)
-        step += 1
-        if rank == 0 and step % 10 == 0:
-            rate = (step - first) * recipe.tokens / (time.monotonic() - began)
-            log.info("step %d loss %.4f balance %.3f %.0f tokens/s", step, cross, balance, rate)
-        if rank == 0 and time.monotonic() - saved > save_seconds:
-            save(folder / "checkpoint.pt", model, optims, step)
-            saved = time.monotonic()
-    if rank == 0:
-        save(folder / "checkpoint.pt", model, optims, step)
-        torch.save(model.state_dict(), folder / "model.pt")
-
-
 def train(folder: Path, recipe: Recipe, save_seconds: float) -> None:
-    """Train in `folder`: tokenizer.json, checkpoint.pt and, at the end, model.pt.
-
-    This process is the first worker; whoever stops it stops them all at the end of a step.
-    """
+    """Train in `folder`: tokenizer.json and checkpoint.pt."""
+    torch.manual_seed(recipe.seed)
     if not (folder / "tokenizer.json").exists():
         tokenizer.save(tokenizer.train(recipe.seed), folder)
-    (folder / "rendezvous").unlink(missing_ok=True)
-    others = multiprocessing.get_context("spawn")
-    for rank in range(1, recipe.workers):
-        arguments = (rank, folder, recipe, save_seconds)
-        others.Process(target=work, args=arguments, daemon=True).start()
-    work(0, folder, recipe, save_seconds)
+    texts = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model = Model(Shape(), torch.bfloat16)
+    optims = optimizers(model, recipe)
+    first = step = _resume(folder / "checkpoint.pt", model, optims)
+    began = saved = time.monotonic()
+    while step < recipe.steps + recipe.last_steps + recipe.focus_steps:
+        if recipe.decaying(step):
+            model.use_int4()
+        last = recipe.last(step)
+        batch = packing.training_batch(texts, recipe.seed, step, recipe.tokens, last)
+        cross, balance, focus = _step(model, optims, recipe, step, batch)
+        step += 1
+        if step % 10 == 0:
+            rate = (step - first) * recipe.tokens / (time.monotonic() - began)
+            uneven = f"balance {balance:.3f} focus {focus:.3f}"
+            log.info("step %d loss %.4f %s %.0f tokens/s", step, cross, uneven, rate)
+        if time.monotonic() - saved > save_seconds:
+            save(folder / "checkpoint.pt", model, optims, step)
+            saved = time.monotonic()
+    save(folder / "checkpoint.pt", model, optims, step)
 
 
 def _step(
@@ -148,24 +144,20 @@ def _step(
     recipe: Recipe,
     step: int,
     batch: packing.Batch,
-) -> tuple[float, float]:
-    cross, balance = loss(model, batch)
+) -> tuple[float, float, float]:
+    cross, balance, focus = loss(model, batch)
     model.zero_grad(set_to_none=True)
-    (cross + recipe.balance * balance).backward()
-    parameters = list(model.parameters())
-    gradients = torch.cat([p.grad.flatten() for p in parameters])
-    distributed.all_reduce(gradients)
-    gradients /= recipe.workers
-    for parameter, part in zip(
-        parameters, gradients.split([p.numel() for p in parameters]), strict=True
-    ):
-        parameter.grad = part.view_as(parameter)
-    torch.nn.utils.clip_grad_norm_(parameters, recipe.clip)
+    if recipe.focusing(step):
+        extra = recipe.focus_balance * balance - recipe.focus * focus
+    else:
+        extra = recipe.balance * balance
+    (cross + extra).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
     for optim in optims:
         for group in optim.param_groups:
             group["lr"] = recipe.rate_at(step)
         optim.step()
-    return cross.item(), balance.item()
+    return cross.item(), balance.item(), focus.item()
 
 
 def _resume(path: Path, model: Model, optims: list[torch.optim.Optimizer]) -> int:
@@ -182,17 +174,22 @@ def _resume(path: Path, model: Model, optims: list[torch.optim.Optimizer]) -> in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where tokenizer and checkpoints go")
-    parser.add_argument("--steps", type=int, required=True, help="batches of 8192 tokens")
+    parser.add_argument("--steps", type=int, required=True, help="batches of 4096 tokens")
+    parser.add_argument("--last-steps", type=int, default=0, help="batches of the last part")
+    parser.add_argument("--focus-steps", type=int, default=0, help="batches of the very last part")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--save-seconds", type=float, default=180)
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
         format="%(asctime)s %(message)s",
         level=logging.INFO,
         handlers=[logging.FileHandler(arguments.folder / "train.log"), logging.StreamHandler()],
     )
-    train(arguments.folder, Recipe(arguments.steps, arguments.seed), arguments.save_seconds)
+    recipe = Recipe(arguments.steps, arguments.last_steps, arguments.focus_steps, arguments.seed)
+    train(arguments.folder, recipe, arguments.save_seconds)
 
 
 if __name__ == "__main__":

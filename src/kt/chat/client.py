@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,6 +24,7 @@ OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError
 """What reading an answer raises that is not in the API's form."""
 ANSWER_TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
 START_HINT = "start one in another terminal with: kt run MODEL"
+OR_TINY = ", or ask the model inside kt: kt chat --model tiny"
 
 
 class NoServer(KtError):
@@ -71,12 +72,15 @@ class Measures:
         return (self.tokens - 1) / self.decode if self.tokens > 1 and self.decode > 0 else None
 
 
-def find_url(url: str | None, home: Path, say: Callable[[str], None]) -> str:
+def find_url(
+    url: str | None, home: Path, say: Callable[[str], None], model: str | None = None
+) -> str:
     """`url` (an address, a port, with the API's path or without) as the base of a server's URLs, or
-    that of the running server; `say` is told if there are several. Raises NoServer, UsageError.
+    that of a running server: the one that was started under the name `model`, else the newest;
+    `say` is told if there are several. Raises NoServer, UsageError.
     """
     if url is None:
-        return _newest(home, say)
+        return (serving(home, model) if model else None) or _newest(home, say)
     full = url if "://" in url else f"http://{url}"
     if re.match(r"\d+(/|$)", url):
         full = f"http://127.0.0.1:{url}"
@@ -90,15 +94,35 @@ def find_url(url: str | None, home: Path, say: Callable[[str], None]) -> str:
     return re.sub(r"(/v1(/.*)?|/health)?/*$", "", full)
 
 
+def serving(home: Path, model: str) -> str | None:
+    """The URL of the newest running server of `model`."""
+    return next((server.url for server in state.living(home) if server.model == model), None)
+
+
 def _newest(home: Path, say: Callable[[str], None]) -> str:
     found = state.living(home)
     if not found:
-        raise NoServer("no kt server is running here", hint=START_HINT)
+        raise NoServer("no kt server is running here", hint=START_HINT + OR_TINY)
     first, *others = found
     if others:
         choices = ", ".join(f"--url {server.url} asks {server.model}" for server in others)
         say(f"{len(found)} servers run here; this is {first.model} at {first.url}; {choices}")
     return first.url
+
+
+class Answers(Protocol):
+    """What a conversation needs of whoever answers. where: for the greeting."""
+
+    @property
+    def where(self) -> str: ...
+
+    def model(self) -> str: ...
+
+    def names_temperature(self) -> bool: ...
+
+    def stream(self, body: dict[str, Any], measures: Measures) -> Generator[str, None, None]: ...
+
+    def close(self) -> None: ...
 
 
 class Client:
@@ -117,6 +141,10 @@ class Client:
             )
         except (httpx.InvalidURL, ValueError) as error:
             raise UsageError(f"{url[:200]} is not a server's URL: {error}") from None
+
+    @property
+    def where(self) -> str:
+        return f"at {self.url}"
 
     def close(self) -> None:
         self._http.close()

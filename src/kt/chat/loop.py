@@ -30,7 +30,7 @@ class Loop:
         self._interrupts = Interrupts()
 
     def run(self) -> None:
-        greeting = f"{self._session.model} at {self._session.client.url} · /help for commands"
+        greeting = f"{self._session.model} {self._session.client.where} · /help for commands"
         terminal.show_note(self._console, greeting)
         with self._interrupts.noted():
             while not self._over:

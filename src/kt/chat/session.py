@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kt.chat.client import Client, Measures, Thought
+from kt.chat.client import Answers, Measures, Thought
 from kt.errors import UsageError
 
 Message = dict[str, str]
@@ -19,7 +19,7 @@ Message = dict[str, str]
 class Session:
     """The turns so far. options: request fields such as temperature that every request carries."""
 
-    client: Client
+    client: Answers
     model: str
     system: str = ""
     options: dict[str, Any] = field(default_factory=dict)

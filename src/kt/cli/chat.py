@@ -16,6 +16,10 @@ TEMPERATURE = 0.7
 MAX_TOKENS = 2048
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kt.catalog import Entry
+    from kt.chat.client import Answers
     from kt.chat.session import Session
 
 
@@ -29,7 +33,11 @@ def chat(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The model's name; default: the first one served."),
+        typer.Option(
+            metavar="NAME",
+            help="The model's name; default: the first one served. One that no server here serves, "
+            "such as tiny, is loaded for this chat if its files are here.",
+        ),
     ] = None,
     system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
     temperature: Annotated[
@@ -52,11 +60,10 @@ def chat(
         bool, typer.Option("--json", help="Print one JSON object; docs/chat.md names its fields.")
     ] = False,
 ) -> None:
-    """Talk to a running model.
+    """Talk to a running model, or to one that is on this machine.
 
     The question is the argument, or what is piped in (cat file | kt chat "summarise"), or both.
     """
-    from kt.chat.client import Client, find_url
     from kt.chat.session import Session
 
     home = settings.load().home
@@ -64,7 +71,7 @@ def chat(
     system = words.typed(system)
     if as_json and question is None:
         raise UsageError("--json needs a question", hint='kt chat --json "one question"')
-    client = Client(find_url(url, home, render.note), api_key)
+    client = _answers(url, model, home, api_key)
     try:
         options: dict[str, Any] = {"max_tokens": max_tokens or MAX_TOKENS}
         name = model or client.model()
@@ -79,6 +86,31 @@ def chat(
             _answer(session, question, as_json)
     finally:
         client.close()
+
+
+def _answers(url: str | None, model: str | None, home: Path, api_key: str | None) -> Answers:
+    """A server, or the model itself where no server has it and its files are here."""
+    from kt.chat.client import Client, find_url, serving
+
+    if url is None and api_key is None and model is not None and serving(home, model) is None:
+        from kt.chat import local
+
+        entry = local.find(model)
+        if entry is not None and serving(home, entry.name) is None:
+            return _loaded(entry)
+    return Client(find_url(url, home, render.note, model), api_key)
+
+
+def _loaded(entry: Entry) -> Answers:
+    """The model in this process. What is a part of kt is loaded before it could be announced."""
+    from kt.chat.local import Local
+
+    assert entry.path is not None
+    variant = settings.load().variant
+    if entry.packaged:
+        return Local.start(entry.name, entry.path, variant=variant)
+    with render.progress(f"Loading {entry.name}") as update:
+        return Local.start(entry.name, entry.path, variant=variant, progress=update)
 
 
 def _question(prompt: str | None) -> str | None:

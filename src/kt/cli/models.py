@@ -25,7 +25,8 @@ def models(
 
     usable = survey(gpus=False).memory.usable
     rows = [
-        _row(alias, entry, usable, is_cached(entry)) for alias, entry in catalog.aliases().items()
+        _row(alias, entry, usable, not entry.packaged and is_cached(entry))
+        for alias, entry in catalog.aliases().items()
     ]
     if as_json:
         render.json({"memory_usable_bytes": usable, "models": rows})
@@ -54,6 +55,7 @@ def _row(alias: str, entry: Entry, usable: int, downloaded: bool) -> dict[str, A
     return {
         "alias": alias,
         "repo": entry.repo,
+        "packaged": entry.packaged,
         "family": entry.family,
         "format": entry.format,
         "licence": entry.licence,
@@ -76,6 +78,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         here = ["not yet"]
     if row["gated"]:
         here.append("gated")
+    if row["packaged"]:
+        here.append("part of kt")
     if row["downloaded"]:
         here.append("downloaded")
     return [
@@ -96,4 +100,6 @@ def _billions(count: float | None) -> str:
 
 
 def _gigabytes(count: int | None) -> str:
-    return "" if count is None else f"{count / 1e9:.1f}"
+    if count is None:
+        return ""
+    return f"{count / 1e9:.1f}" if count >= 5e7 else f"{count / 1e9:.3f}"

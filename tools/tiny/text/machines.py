@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
+from tools.tiny.text import tables
 from tools.tiny.text.document import Pair
-from tools.tiny.text.machine_facts import QUESTIONS, TOPICS
 from tools.tiny.text.phrase import capital, rough
+
+_FACTS = tables.read("machines")
+TOPICS = [(row["names"], row["definitions"], row["more"]) for row in _FACTS["topics"]]
+QUESTIONS = [(row["ask"], row["answer"]) for row in _FACTS["questions"]]
 
 ASK = (
     "What is {x}?",

@@ -85,13 +85,10 @@ def pair(rng: Random) -> Pair:
     large, total = one if n == 1 else many, n * factor
     if draw < 0.75:
         question = say(rng, rng.choice(DOWN), n=n, large=large, smalls=smalls)
-        answer = f"1 {one} is {factor} {smalls}, so {n} {large} [is|are] {total} {smalls}."
-        return question, answer.replace("[is|are]", "is" if n == 1 else "are")
+        verb = "is" if n == 1 else "are"
+        return question, f"1 {one} is {factor} {smalls}, so {n} {large} {verb} {total} {smalls}."
     question = say(rng, rng.choice(UP), n=total, larges=many, small=smalls)
-    verb = "is" if n == 1 else "are"
-    return question, f"{factor} {smalls} are 1 {one}, so {total} {smalls} are {n} {large}.".replace(
-        f"are {n} {large}.", f"{verb if n > 1 else 'are'} {n} {large}."
-    )
+    return question, f"{factor} {smalls} are 1 {one}, so {total} {smalls} are {n} {large}."
 
 
 def _temperature(rng: Random) -> Pair:
