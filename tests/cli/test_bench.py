@@ -300,6 +300,9 @@ def test_attention_for_people(run: Run) -> None:
         (("--prefill", "33"), "--prefill 33: not a multiple of 32"),
         (("--context", "0"), "--context 0: 0 is not a positive whole number"),
         (("--context", "99999999968"), "positions are"),
+        (("--heads", "99999999", "--kv-heads", "1"), "queries, keys and values of 512 tokens need"),
+        (("--seconds", "inf"), "'inf': it should be less than"),
+        (("--kv-format", "int4"), " 'int4' is not one of 'bf16', 'int8'."),
     ],
 )
 def test_a_refused_attention(run: Run, arguments: tuple[str, ...], words: str) -> None:
@@ -407,6 +410,8 @@ def test_a_server_that_runs(run: Run) -> None:
 def test_what_is_no_server(run: Run) -> None:
     status, _, err = run("serve", "http://127.0.0.1:9")
     assert status == 1 and "127.0.0.1:9" in err
+    status, _, err = run("serve", "http://127.0.0.1:9", "--streams", "4,2000")
+    assert status == 2 and "--streams 2000: at most 1024" in err
     status, _, err = run("serve", "/no/such/file.gguf")
     assert status == 4 and "/no/such/file.gguf" in err
 

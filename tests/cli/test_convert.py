@@ -120,7 +120,8 @@ def test_making_a_model_larger_gets_a_warning(kt, tmp_path):
         (["{to}", "{to}", "--format", "int8"], "no such file or folder"),
         (["{model}", "{model}", "--format", "int8"], "is not empty"),
         (["{model}", "{to}", "--format", "int8", "--threads", "9999"], "--threads 9999"),
-        (["--verify", "{model}"], "is not"),
+        (["--verify", "{model}"], "is not a conversion"),
+        (["--verify", "{to}"], "is not a conversion"),
         (
             ["{model}", "{to}", "--format", "int8", "--calibration", "{model}/config.json"],
             "--calibration goes with",

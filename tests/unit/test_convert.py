@@ -377,6 +377,40 @@ def test_a_damaged_manifest_is_refused(path, value, packed, tmp_path):
         executor(to, "avx2", pages=4, tokens=32)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("files",), []),
+        (REST, 5),
+        ((*REST, "bytes"), "x"),
+        ((*REST, "matrices"), []),
+        ((*EMBED, "relative_error"), "x"),
+    ],
+)
+def test_a_damaged_manifest_is_neither_verified_nor_continued(path, value, moe, packed, tmp_path):
+    to = tmp_path / "to"
+    shutil.copytree(packed, to)
+    manifest = json.loads((to / MANIFEST).read_text())
+    at = manifest
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    (to / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match="is damaged"):
+        report.verify(to)
+    with pytest.raises(UsageError, match="cannot be read"):
+        convert(moe, to, "int8")
+
+
+def test_files_that_the_manifest_lost_are_made_again(moe, packed, tmp_path):
+    to = tmp_path / "to"
+    shutil.copytree(packed, to)
+    manifest = json.loads((to / MANIFEST).read_text())
+    (to / MANIFEST).write_text(json.dumps(manifest | {"files": {}}))
+    convert(moe, to, "int8")
+    assert contents(to) == contents(packed)
+
+
 def test_the_revision_of_a_hub_repository_is_kept(moe, tmp_path):
     snapshot = tmp_path / "models--a--b" / "snapshots" / ("0123456789" * 4)
     snapshot.parent.mkdir(parents=True)

@@ -4,6 +4,7 @@ same command finishes them with the same bytes.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,6 +120,27 @@ def test_what_a_kill_can_leave_is_taken_over(source, whole, tmp_path):
     (dest / "layer-00002.safetensors.partial").write_bytes(b"half")
     (dest / "layer-00003.safetensors").write_bytes(b"short")
     assert finish(source, dest)[0] == 0
+    assert contents(dest) == whole
+
+
+def test_what_a_kill_left_takes_no_room(source, whole, tmp_path, monkeypatch):
+    """On a disk that holds the conversion and one half-written file of it."""
+    dest = tmp_path / "to"
+    assert finish(source, dest)[0] == 0
+    (dest / MANIFEST).unlink()
+    note = json.loads(whole[MANIFEST])
+    for name in ("layer-00002.safetensors", "layer-00003.safetensors"):
+        del note["files"][name]
+    (dest / "kt_conversion.json").write_text(json.dumps(note))
+    (dest / "layer-00003.safetensors").rename(dest / "layer-00003.safetensors.partial")
+    disk = sum(map(len, whole.values()))
+
+    def statvfs(folder: Path) -> SimpleNamespace:
+        used = sum(file.stat().st_size for file in folder.iterdir())
+        return SimpleNamespace(f_bavail=disk - used, f_frsize=1)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    Conversion(open_checkpoint(source), "int4").run(dest, load("avx2"), threads=2)
     assert contents(dest) == whole
 
 

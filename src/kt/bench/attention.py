@@ -49,6 +49,12 @@ class Wanted:
         """Of the longest sequence."""
         return max(self.context) + self.prefill
 
+    @property
+    def input_bytes(self) -> int:
+        """Of the table, its packed copy, the reference's copy in float64, and of the program's
+        inputs and outputs: each about `width` numbers for a token."""
+        return self.heads.width * (PERIOD * (4 + 4 + 8) + max(self.prefill, PERIOD) * (4 + 4))
+
 
 @dataclass(frozen=True)
 class AttentionPoint:
@@ -143,6 +149,13 @@ def bench(
 
 def choose_pages(wanted: Wanted, library: Library, enough: int, usable: int) -> Choice[int]:
     """How many KV pages to rotate over, so that they come from DRAM. Raises DoesNotFit."""
+    inputs = wanted.input_bytes
+    if inputs > usable // 4:
+        raise DoesNotFit(
+            f"queries, keys and values of {max(wanted.prefill, PERIOD)} tokens need {inputs} bytes "
+            f"({format_bytes(inputs)}), and kt may use {usable} ({format_bytes(usable)})",
+            hint="Fewer heads, a smaller --head-dim or --prefill need less.",
+        )
     page = wanted.heads.page_bytes(library)
     least, room = pages_for(wanted.positions), usable // 2 // page
     if least > room:

@@ -15,21 +15,30 @@ from typing import Any, Final
 import numpy as np
 
 from kt.bench.completion_stream import BadAnswer, Requester, Stream
+from kt.errors import UsageError
 
 SCHEMA: Final = 1
 TIMEOUT: Final = 600.0
 """Seconds that the server may keep a stream waiting."""
 
+MOST_STREAMS: Final = 1024
+"""Each is a thread and a connection here."""
+
 
 @dataclass(frozen=True)
 class Wanted:
     """streams: numbers of requests at once, the first is what the others are compared with.
-    tokens: of every answer. repeat: rounds, each of which measures every number once.
+    tokens: of every answer. repeat: rounds, each of which measures every number once. Raises
+    UsageError.
     """
 
     streams: tuple[int, ...]
     tokens: int
     repeat: int
+
+    def __post_init__(self) -> None:
+        if max(self.streams) > MOST_STREAMS:
+            raise UsageError(f"--streams {max(self.streams)}: at most {MOST_STREAMS} at once")
 
 
 @dataclass(frozen=True)

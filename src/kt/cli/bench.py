@@ -43,7 +43,9 @@ AsJson = Annotated[bool, options.as_json("bench")]
 LayerRepeat = Annotated[
     int, typer.Option("--repeat", min=2, metavar="N", help="Least repetitions of a measurement.")
 ]
-Seconds = Annotated[float, typer.Option(min=0, metavar="S", help="Least seconds of a measurement.")]
+Seconds = Annotated[
+    float, typer.Option(min=0, max=3600, metavar="S", help="Least seconds of a measurement.")
+]
 
 
 @bench.command("model", cls=Command)

@@ -75,6 +75,8 @@ def _explained(problem: typer.BadParameter) -> str:
     value = first["input"]
     if first["type"] in NO_NUMBER:
         return f"{value!r} is not {NO_NUMBER[first['type']]}."
+    if first["type"] == "value_error":  # a whole sentence that names the value
+        return str(first["msg"]).removeprefix("Value error, ").rstrip(".") + "."
     return f"{value!r}: {first['msg'].replace('Input should', 'it should')}."
 
 

@@ -94,7 +94,7 @@ class Conversion:
         """
         destination = Destination(folder, self._identity)
         with destination.locked():
-            if not destination.finished:
+            if not self._is_whole(destination):
                 destination.begin()
                 report = progress or (lambda done, total: None)
                 self._write(destination, Packer(library, threads, importance), report)
@@ -102,7 +102,11 @@ class Conversion:
 
     def finished(self, folder: Path) -> bool:
         """Whether this conversion is all in `folder`. Raises UsageError if something else is."""
-        return Destination(folder, self._identity).finished
+        return self._is_whole(Destination(folder, self._identity))
+
+    def _is_whole(self, destination: Destination) -> bool:
+        names = {file.name for file in self.files}
+        return destination.finished and destination.files.keys() == names
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
@@ -119,6 +123,7 @@ class Conversion:
 
     def _write(self, destination: Destination, packer: Packer, progress: Progress) -> None:
         left = [file for file in self.files if not destination.has(file.name, file.nbytes)]
+        destination.clear(file.name for file in left)
         destination.check_room(sum(file.nbytes for file in left))
         done = self.nbytes - sum(file.nbytes for file in left)
         progress(done, self.nbytes)

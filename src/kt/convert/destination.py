@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from kt.errors import KtError, UsageError
 from kt.units import format_bytes
-from kt.weights.packed_folder import MANIFEST, UNFINISHED
+from kt.weights.packed_folder import MANIFEST, UNFINISHED, checked_files
 
 PARTIAL: Final = ".partial"
 CHUNK: Final = 1 << 20
@@ -63,6 +63,15 @@ class Destination:
                 f"{self.folder}, and {free} are free ({format_bytes(free)})",
                 hint="Free some space, or choose another folder.",
             )
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Removes what a stopped run left of files that are not finished: they are made again, and
+        would take the room for that. Raises KtError.
+        """
+        with _disk_errors(self.folder):
+            for name in names:
+                for left in (name, name + PARTIAL):
+                    (self.folder / left).unlink(missing_ok=True)
 
     def write(self, name: str, nbytes: int, parts: Iterable[Any]) -> str:
         """A file of `nbytes` out of `parts`; returns its sha256. Raises KtError for a full disk and
@@ -120,9 +129,9 @@ class Destination:
     def _adopt(self, path: Path) -> None:
         try:
             document = json.loads(path.read_bytes())
-            files = document.pop("files")
+            files = checked_files(document)
             document.pop("config", None)
-        except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(
                 f"{path} cannot be read: {error}", hint="Delete the folder, or choose another."
             ) from None

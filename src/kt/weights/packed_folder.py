@@ -32,6 +32,16 @@ LAYOUT: Final = 1
 ALIGNMENT: Final = 64
 """Bytes; kt_weight.data of native/include/kt.h needs it."""
 
+_ROW: Final[Mapping[str, type]] = {
+    "format": str,
+    "n": int,
+    "k": int,
+    "count": int,
+    "stride": int,
+    "relative_error": float,
+    "norm": float,
+}
+_EXPERT_ROW: Final[Mapping[str, type]] = {"worst": int, "worst_relative_error": float}
 _PACKED_ID: Final = -2  # no number of GGUF or of kt.h: such data goes to the kernels as it is
 _EXPERTS: Final = re.compile(r"layers\.(\d+)\.experts\.(gate|up|down)")
 _LAYER: Final = re.compile(r"layers\.(\d+)\..+")
@@ -68,6 +78,11 @@ def packed_place(name: str) -> Place:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """kt_manifest.json. Raises ModelError if it is not there or of another layout."""
     path = folder / MANIFEST
+    if not path.is_file() and not (folder / UNFINISHED).is_file():
+        raise ModelError(
+            f"{folder} is not a conversion: {MANIFEST} is not in it",
+            hint="Name a folder that `kt convert` wrote.",
+        )
     if not path.is_file():
         raise ModelError(
             f"{folder} is a conversion that is not finished",
@@ -76,8 +91,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(read_bytes(path))
         layout = manifest["kt_packed"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(path, str(error)) from None
+        if layout == LAYOUT:
+            checked_files(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
     if layout != LAYOUT:
         raise ModelError(
             f"{folder} was converted by kt {manifest.get('kt_version')}, whose packed layout "
@@ -85,6 +102,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             hint="Convert the model again.",
         )
     return dict(manifest)
+
+
+def checked_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The records of a manifest's files, by name. Raises KeyError, TypeError, ValueError or
+    AttributeError for what kt does not write.
+    """
+    files: dict[str, dict[str, Any]] = manifest["files"]
+    for name, record in files.items():
+        _check(name, record, {"bytes": int, "sha256": str, "matrices": dict})
+        for role, row in record["matrices"].items():
+            _check(role, row, _ROW)
+            _check(role, row, {key: kind for key, kind in _EXPERT_ROW.items() if key in row})
+    return files
+
+
+def _check(name: str, record: Any, kinds: Mapping[str, type]) -> None:
+    for key, kind in kinds.items():
+        number = kind is float and type(record[key]) is int
+        if type(record[key]) is not kind and not number:
+            raise ValueError(f"{name}: {key} is {str(record[key])[:64]!r}")
 
 
 def read_packed_folder(folder: Path) -> PackedFolder:
