@@ -93,7 +93,7 @@ class Client(threading.Thread):
 @pytest.mark.parametrize("speculate", [None, "ngram"])
 def test_many_clients_of_every_kind(speculate: str | None) -> None:
     executor = FakeExecutor(
-        context=256, page_tokens=8, n_pages=90, max_batch_tokens=200, max_logits=40, latency=0.002
+        context=256, page_tokens=8, n_pages=64, max_batch_tokens=200, max_logits=40, latency=0.002
     )
     engine = make_engine(
         executor, max_batch=12, prefill_chunk=50, max_queue=20, speculate=speculate
@@ -108,7 +108,7 @@ def test_many_clients_of_every_kind(speculate: str | None) -> None:
         stats = engine.stats()
     assert not any(client.is_alive() for client in clients)
     assert [client.failure for client in clients] == [None] * CLIENTS
-    assert engine.stats().pages_free == before == 90
+    assert engine.stats().pages_free == before == 64
     assert_all_free(engine)
     assert (stats.failures, stats.preemptions > 0) == (0, True)
     assert sum(client.refused for client in clients) > 0
