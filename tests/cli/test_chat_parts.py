@@ -185,7 +185,7 @@ def test_a_signal_at_any_moment_after_enter_stops_the_answer(tmp_path, monkeypat
     raise anything, and neither may lose it."""
 
     class Endless:
-        url = "http://x"
+        where = "at http://x"
         asked = 0
 
         def stream(self, body, measures):
