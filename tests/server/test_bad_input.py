@@ -253,6 +253,11 @@ def function(name: str = "f", **fields: Any) -> dict[str, Any]:
         ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
         ({"tools": [function("a b")]}, "tools[0].function.name", "pattern"),
         ({"tools": [function(parameters=5)]}, "tools[0].function.parameters", "dict"),
+        (
+            {"tools": [function(parameters={"type": "string"})]},
+            "tools[0].function.parameters",
+            "the schema of an object, not of string",
+        ),
         ({"tools": [function(), function()]}, None, "same name"),
         ({"tools": [{**function(), "type": "web"}]}, "tools[0].type", "'function'"),
         ({"tool_choice": "required"}, None, "needs tools"),

@@ -82,6 +82,14 @@ def test_enumerations_and_shared_definitions():
     assert not accepts(grammar, form.written([("f", {"unit": "C"})]))
 
 
+def test_arguments_are_an_object_where_the_schema_also_allows_null():
+    form = next(form for form in TOOL_FORMS if form.name == "hermes")
+    grammar = calls(form, [Signature("f", {"type": ["object", "null"]})], {}, parallel=False)
+    written = form.written([("f", {})])
+    assert accepts(grammar, written)
+    assert not accepts(grammar, written.replace("{}", "null"))
+
+
 def test_harmony():
     grammar = calls(None, SIGNATURES, {}, parallel=True)
     call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"

@@ -108,7 +108,7 @@ def _call(lark: Lark, form: ToolForm, index: int, function: Signature) -> None:
     if number:
         parts += ["/[0-9]+/", lark.literal(tail)]
     if form.arguments == "json":
-        parts.append(lark.json(f"args_{index}", {"type": "object", **function.schema}))
+        parts.append(lark.json(f"args_{index}", {**function.schema, "type": "object"}))
     else:
         parts += _pairs(lark, form.arguments, index, function.schema)
     parts.append(lark.literal(form.after))
@@ -165,7 +165,7 @@ def _harmony(lark: Lark, functions: Sequence[Signature], answer: Mapping[str, An
     lark.free_text("thinking", "<|end|>")
     for i, function in enumerate(functions):
         head = f"<|channel|>commentary to=functions.{function.name} <|constrain|>json<|message|>"
-        arguments = lark.json(f"args_{i}", {"type": "object", **function.schema})
+        arguments = lark.json(f"args_{i}", {**function.schema, "type": "object"})
         lark.rule(f"call_{i}", f"{lark.literal(head)} {arguments}")
     if answer:
         schema = lark.json("schema", answer)

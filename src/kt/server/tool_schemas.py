@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from kt.server.schemas import StrictModel
+from kt.server.tool_parsers.call import types_of
 
 MAX_TOOLS = 512
 MAX_DEPTH = 64
@@ -37,10 +38,21 @@ def _schema(value: Any) -> Any:
 JsonSchema = Annotated[dict[str, Any], BeforeValidator(_schema)]
 
 
+def _arguments(schema: dict[str, Any]) -> dict[str, Any]:
+    types = types_of(schema)
+    if types and "object" not in types:
+        words = ", ".join(sorted(types))[:64]
+        raise ValueError(f"must be the schema of an object, not of {words}")
+    return schema
+
+
+ArgumentSchema = Annotated[JsonSchema, AfterValidator(_arguments)]
+
+
 class Function(StrictModel):
     name: str = Field(pattern=NAME)
     description: str | None = None
-    parameters: JsonSchema = Field({}, description="JSON schema of the arguments")
+    parameters: ArgumentSchema = Field({}, description="JSON schema of the arguments")
     strict: bool = False
 
 
