@@ -276,6 +276,18 @@ AWQ_CONFIG = {
 }
 
 _SCALE = {"ending": "_scale"}
+# Partial blocks of 128 in every matrix. Every token goes to all experts: where it may choose, one
+# that rounding sends to another changes what all later tokens attend to.
+SIZES = {
+    "hidden_size": 192,
+    "head_dim": 48,
+    "moe_intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 4,
+    "initializer_range": 0.06,
+}
+
 SCHEMES: dict[str, Scheme] = {
     "fp8_blocks": Scheme(fp8_config([128, 128]), fp8((128, 128)), "F8_G128"),
     "fp8_blocks_e8m0": Scheme(

@@ -37,14 +37,8 @@ def measure(dims: str, fmt: str, tokens: str, options: list[str]) -> dict[str, A
 
 def cell(point: dict[str, Any]) -> str:
     """Median milliseconds, and how much of it the larger floor is."""
-    floors = point["floors"]
-    ((kind, operations),) = point["operations_by_kind"].items()
-    floor = max(
-        point["bytes"] / floors["read_bytes_per_second"]["mean"],
-        operations / floors["operations_per_second"][kind]["mean"],
-    )
-    median = point["seconds"]["median"]
-    return f"{median * 1e3:.3g} ({floor / median:.0%})"
+    median = point["milliseconds"]["median"]
+    return f"{median:.3g} ({point['reached']['median']['larger']:.0%})"
 
 
 def row(head: str, report: dict[str, Any]) -> str:

@@ -21,18 +21,9 @@ from kt.weights.checkpoint import Checkpoint, open_checkpoint
 from tests import quantised
 from tests.executors import NATIVE, all_logits, executor, one_sequence
 from tests.moe_reference import Reference, assert_like, reference_of, relative_error
-from tests.quantised import SCHEMES, quantise
+from tests.quantised import SCHEMES, SIZES, quantise
 from tests.tiny import tiny_llama, tiny_qwen3_moe
 
-SIZES = {
-    "hidden_size": 192,
-    "head_dim": 48,
-    "moe_intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_experts": 4,
-    "num_experts_per_tok": 4,
-    "initializer_range": 0.06,
-}
 SCHEME = SCHEMES["gptq_act_order"]
 
 

@@ -14,20 +14,9 @@ from kt.placement.budget import weight_bytes
 from kt.weights.checkpoint import open_checkpoint
 from tests.executors import NATIVE, all_logits, executor
 from tests.moe_reference import assert_like, reference_of
-from tests.quantised import SCHEMES, quantise
+from tests.quantised import SCHEMES, SIZES, quantise
 from tests.tiny import tiny_qwen3_moe
 
-# Partial blocks of 128 in every matrix. Every token goes to all experts: where it may choose, one
-# that rounding sends to another changes what all later tokens attend to.
-SIZES = {
-    "hidden_size": 192,
-    "head_dim": 48,
-    "moe_intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_experts": 4,
-    "num_experts_per_tok": 4,
-    "initializer_range": 0.06,
-}
 VARIANTS = [name for name in ("avx2", "avx512_bf16") if name in NATIVE] + ["amx_model"]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from kt.machine.facts import Machine
 
 DEFAULT = "model"
+Report = TypeVar("Report")
 
 
 class _DefaultGroup(Group):
@@ -138,8 +141,6 @@ def bench_experts(
     from kt.bench import experts as measure
     from kt.bench import formats
     from kt.bench.expert_weights import Sizes
-    from kt.kernels.library import load
-    from kt.machine.workers import limited
 
     wanted = measure.Wanted(
         Sizes(hidden, intermediate, experts, top_k),
@@ -150,19 +151,7 @@ def bench_experts(
         seconds,
     )
     wanted.sizes.check(wanted.format)
-    machine = _survey()
-    chosen = options.chosen_variant(machine, variant)
-    cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
-    report = measure.bench(
-        wanted,
-        load(chosen.value.name),
-        cpus.value,
-        variant=Choice(chosen.value.name, chosen.reason),
-        threads=Choice(len(cpus.value), cpus.reason),
-        cpu=machine.cpu.model,
-        usable=machine.memory.usable,
-        say=render.note,
-    )
+    report = _bench_layer(partial(measure.bench, wanted), threads, variant)
     if as_json:
         render.json(report.to_json())
     else:
@@ -191,16 +180,25 @@ def bench_attention(
     contexts = options.numbers("context", context)
     from kt.bench import attention as measure
     from kt.bench.attention_layer import Heads
-    from kt.kernels.library import load
-    from kt.machine.workers import limited
 
     layer = Heads(heads, kv_heads, head_dim, kv_format.value if kv_format else "bf16")
     wanted = measure.Wanted(layer, contexts, prefill, repeat, seconds)
+    report = _bench_layer(partial(measure.bench, wanted), threads, variant)
+    if as_json:
+        render.json(report.to_json())
+    else:
+        bench_view.show_attention(report)
+
+
+def _bench_layer(bench: Callable[..., Report], threads: int | None, variant: str | None) -> Report:
+    """What `bench` reports of a layer, on the workers and the kernels that the options ask for."""
+    from kt.kernels.library import load
+    from kt.machine.workers import limited
+
     machine = _survey()
     chosen = options.chosen_variant(machine, variant)
     cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
-    report = measure.bench(
-        wanted,
+    return bench(
         load(chosen.value.name),
         cpus.value,
         variant=Choice(chosen.value.name, chosen.reason),
@@ -209,10 +207,6 @@ def bench_attention(
         usable=machine.memory.usable,
         say=render.note,
     )
-    if as_json:
-        render.json(report.to_json())
-    else:
-        bench_view.show_attention(report)
 
 
 def _survey() -> Machine:
