@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kt.bench.floors import Floors
     from kt.bench.model import ModelPoint
     from kt.bench.model import Report as ModelReport
+    from kt.bench.point import Point
 
 
 def show_model(report: ModelReport) -> None:
@@ -86,18 +87,24 @@ def _show_attention(title: str, points: Sequence[AttentionPoint]) -> None:
 
 
 def _attention_cells(row: AttentionPoint) -> list[str]:
-    point, seconds = row.point, row.point.timing.median or float("inf")
+    return [str(row.context), *_time_cells(row.point), *_floor_cells(row.point, row.error)]
+
+
+def _time_cells(point: Point) -> list[str]:
+    return [_ms(point.timing.median), _ms(point.timing.best)]
+
+
+def _floor_cells(point: Point, error: float) -> list[str]:
+    """Of a layer: its rates, its floors, how much of them it reached, and its relative error."""
+    seconds = point.timing.median or float("inf")
     return [
-        str(row.context),
-        _ms(point.timing.median),
-        _ms(point.timing.best),
         f"{point.nbytes / seconds / 1e9:.1f}",
         f"{point.all_operations / seconds / 1e9:.0f}",
         _ms(point.bandwidth_seconds),
         _ms(point.arithmetic_seconds),
         f"{point.median.larger:.0%}",
         f"{point.best.larger:.0%}",
-        f"{row.error:.1e}",
+        f"{error:.1e}",
     ]
 
 
@@ -106,20 +113,12 @@ def _head(name: str, cpu: str, variant: str, threads: int) -> None:
 
 
 def _expert_cells(row: ExpertPoint) -> list[str]:
-    point, seconds = row.point, row.point.timing.median or float("inf")
     return [
         str(row.tokens),
-        _ms(point.timing.median),
-        _ms(point.timing.best),
+        *_time_cells(row.point),
         f"{row.rest.median / row.call.median:.1%}",
         f"{row.active:.0f}",
-        f"{point.nbytes / seconds / 1e9:.1f}",
-        f"{point.all_operations / seconds / 1e9:.0f}",
-        _ms(point.bandwidth_seconds),
-        _ms(point.arithmetic_seconds),
-        f"{point.median.larger:.0%}",
-        f"{point.best.larger:.0%}",
-        f"{row.error:.1e}",
+        *_floor_cells(row.point, row.error),
     ]
 
 
