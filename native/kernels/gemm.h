@@ -112,10 +112,14 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   }
 }
 
-// Tokens per unit: their encoded rows stay in the second-level cache while panels pass by.
-inline int64_t token_block(int64_t row_bytes) {
-  const int64_t rows = 256 * 1024 / std::max<int64_t>(row_bytes, 1);
-  return std::clamp<int64_t>(rows / 12 * 12, 12, 240);
+// Rows of a unit, at most. Many, so that panels are seldom decoded and seldom read, even where the
+// rows exceed the second-level cache: they come from the third fast enough for tall tiles.
+constexpr int64_t kUnitRows = 240;
+
+// Rows of each unit, when all are shared out evenly.
+inline int64_t unit_rows(int64_t rows) {
+  const int64_t units = ceil_div(std::max<int64_t>(rows, 1), kUnitRows);
+  return std::min(kUnitRows, round_up(ceil_div(rows, units), kMaxTileRows));
 }
 
 // Chunk of a dynamic loop: few enough grabs, fine enough to balance.

@@ -75,7 +75,7 @@ inline std::string Program::check_op(const Step &s) const {
           g.count != u.count || g.count != v.count)
         return "mlp shape";
       if (op.router.top_k ? g.count != op.router.n_experts : g.count != 1) return "mlp experts";
-      if (op.squares && d_.max_tokens > kHiddenRows) return "batch for squares";
+      if (op.squares && d_.max_tokens > kUnitRows) return "batch for squares";
       return g.bias || u.bias || v.bias ? "mlp bias" : "";
     }
     case KT_OP_ATTENTION: {
@@ -141,8 +141,6 @@ inline std::string Program::reserve() {
   const int64_t tokens = d_.max_tokens;
   const char *no_memory = "no memory for the step program's working space";
   int64_t hidden = 0, gathered = 0, expert_rows = 0, expert_width = 0, heads = 0;
-  hidden_block_ = kHiddenRows;
-  bool squares = false;
   // What each operation needs of its input.
   for (Step &s : steps_) {
     const kt_op &op = s.op;
@@ -159,9 +157,6 @@ inline std::string Program::reserve() {
       const int64_t slots = tokens * std::max(1, op.router.top_k);
       const int64_t row = encoded_row_bytes(encoding_of_format(op.w[2].format), op.w[2].k);
       hidden = std::max(hidden, slots * row);
-      const int64_t in_row = encoded_row_bytes(encoding_of_format(op.w[0].format), op.w[0].k);
-      hidden_block_ = std::min(hidden_block_, token_block(std::max(row, in_row)));
-      squares = squares || op.squares;
       if (op.router.top_k) {
         expert_rows = std::max(expert_rows, slots);
         expert_width = std::max(expert_width, round_up(op.w[2].n, kBlock));
@@ -170,7 +165,6 @@ inline std::string Program::reserve() {
     if (op.kind == KT_OP_ROUTE) expert_rows = std::max(expert_rows, tokens * op.router.top_k);
     if (op.kind == KT_OP_ATTENTION) heads = std::max<int64_t>(heads, op.attention.n_heads);
   }
-  if (squares) hidden_block_ = kHiddenRows;
   // Only NORM and ATTENTION write encodings; float32 rows are always there.
   for (Step &s : steps_) {
     const bool encodes = s.op.kind == KT_OP_NORM || s.op.kind == KT_OP_ATTENTION;

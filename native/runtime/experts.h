@@ -25,9 +25,10 @@ inline void Program::group_by_expert() {
   active_.clear(), expert_blocks_.clear();
   for (int e = 0; e < kMaxExperts; e++) {
     if (first[e] == first[e + 1]) continue;
-    for (int32_t from = first[e]; from < first[e + 1]; from += int32_t(hidden_block_))
+    const int32_t unit = int32_t(unit_rows(first[e + 1] - first[e]));
+    for (int32_t from = first[e]; from < first[e + 1]; from += unit)
       expert_blocks_.push_back(
-          {int32_t(active_.size()), from, std::min(first[e + 1], from + int32_t(hidden_block_))});
+          {int32_t(active_.size()), from, std::min(first[e + 1], from + unit)});
     active_.push_back(e);
   }
   for (int64_t i = 0; i < pairs; i++) {
@@ -62,7 +63,7 @@ inline void Program::mlp(Step &s, Worker w) {
     const ExpertBlock &b = blocks[size_t(unit / pairs)];
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
     const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
-    alignas(64) float gated[kHiddenRows * 32];
+    alignas(64) float gated[kUnitRows * 32];
     multiply(gate, pair, input(gate), b.from, b.to, pair_memory(up, pair),
              [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
     multiply(up, pair, input(up), b.from, b.to, pair_memory(gate, pair + 1),

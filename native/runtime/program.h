@@ -69,7 +69,6 @@ class Program {
   static constexpr int kMaxTables = 4;
   static constexpr int kMaxExperts = 1024;
   static constexpr int kPhases = 4;
-  static constexpr int64_t kHiddenRows = 240;  // of an MLP unit, at most
 
   struct Table {  // cos and sin of every row's position
     kt_rope rope;
@@ -122,7 +121,6 @@ class Program {
   // Query heads of one attention unit share a KV head; all attention operations have the same
   // shape.
   int unit_heads_ = 0, head_units_ = 0;
-  int64_t hidden_block_ = 0;  // tokens of an MLP unit
 
   // Per batch.
   const kt_batch *batch_ = nullptr;

@@ -24,8 +24,9 @@ inline void Program::plan_batch() {
       blocks_.push_back({s, row, std::min(block, end - row), first + row - start});
     splits_ = std::max(splits_, ceil_div(first + end - start, kSplit));
   }
-  for (int64_t row = 0; row < rows_; row += hidden_block_)
-    dense_blocks_.push_back({0, int32_t(row), int32_t(std::min(rows_, row + hidden_block_))});
+  const int64_t unit = unit_rows(rows_);
+  for (int64_t row = 0; row < rows_; row += unit)
+    dense_blocks_.push_back({0, int32_t(row), int32_t(std::min(rows_, row + unit))});
   for (Step &s : steps_)
     for (int i = 0; i < kPhases; i++) s.units[size_t(i)].reset();
   table_units_.reset(), logit_units_.reset();
@@ -163,15 +164,14 @@ inline void Program::linear(Step &s, Worker w) {
   const kt_op &op = s.op;
   const Slot &x = in(s), &o = out(s);
   Matrix m[3];
-  int64_t pairs = 0, first_pair[4] = {}, column[3] = {}, row_bytes = 1;
+  int64_t pairs = 0, first_pair[4] = {}, column[3] = {};
   for (int i = 0; i < op.n_weights; i++) {
     m[i] = matrix_of(op.w[i], 0);
     first_pair[i] = pairs;
     pairs += m[i].pairs();
     if (i) column[i] = column[i - 1] + m[i - 1].n;
-    row_bytes = std::max(row_bytes, encoded_row_bytes(m[i].encoding, m[i].k));
   }
-  const int64_t rows = rows_of(s), block = token_block(row_bytes);
+  const int64_t rows = rows_of(s), block = unit_rows(rows);
   const int64_t total = ceil_div(rows, block) * pairs;
   if (op.order)
     s.units[1].each(rows, chunk_of(rows, w.count), [&](int64_t i) { gather(s, i, i, 0); });
