@@ -70,7 +70,7 @@ inline TileArgs panel_tile(const uint8_t *lines, int64_t panel_bytes, int64_t bl
     args.meta[p] = args.lines[p] + blocks * KeyFormat::kBlockBytes;
   }
   args.blocks = blocks, args.out = out;
-  args.ahead = ahead, args.ahead_step = ceil_div(ahead_bytes, blocks);
+  args.ahead = ahead, args.ahead_bytes = ahead_bytes;
   return args;
 }
 

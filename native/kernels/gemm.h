@@ -96,8 +96,8 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
     if (ahead) {
       const int64_t until = 2 * m.panel.bytes * (from + count - first) / total;
       args.ahead = ahead + fetched;
-      args.ahead_step = round_up(ceil_div(until - fetched, m.panel.blocks), 64);
-      fetched += args.ahead_step * m.panel.blocks;
+      args.ahead_bytes = until - fetched;
+      fetched = until;
     }
     (from_decoded ? tiles.decoded_fn : tiles.fn)[height](args);
     if (m.scale != 1.0f)
@@ -122,9 +122,10 @@ inline int64_t unit_rows(int64_t rows) {
   return std::min(kUnitRows, round_up(ceil_div(rows, units), kMaxTileRows));
 }
 
-// Chunk of a dynamic loop: few enough grabs, fine enough to balance.
+// First chunk of a loop over alike units: long runs, since each begins with weights that nothing
+// has fetched, but less than a worker's share, in case one of them is kept from its core.
 inline int64_t chunk_of(int64_t total, int workers) {
-  return std::max<int64_t>(1, total / (int64_t(workers) * 8));
+  return std::max<int64_t>(1, total * 3 / (int64_t(workers) * 4));
 }
 
 }  // namespace kt

@@ -17,24 +17,51 @@ struct TileArgs {
   float *out;
   int count;  // rows, at most the tile's height
   bool accumulate;  // out is added to
-  // Memory that the next call reads, fetched into the second-level cache block by block; NULL:
-  // none.
+  // Memory that a later call reads, and how much of it this call fetches; NULL: none.
   const uint8_t *ahead;
-  int64_t ahead_step;  // bytes per block
+  int64_t ahead_bytes;
 };
 using TileFn = void (*)(const TileArgs &);
-
-inline void fetch_ahead(const TileArgs &g, int64_t b) {
-  if (!g.ahead) return;
-  const char *from = reinterpret_cast<const char *>(g.ahead) + b * g.ahead_step;
-  for (int64_t at = 0; at < g.ahead_step; at += 64) _mm_prefetch(from + at, _MM_HINT_T1);
-}
 
 template <class F>
 constexpr bool decodes() {
   if constexpr (F::kKind == Kind::kFp8) return true;
   if constexpr (F::kKind == Kind::kInt) return !F::Codes::kPlain;
   return false;
+}
+
+// Panels that a tile passes over at once. One row over codes to decode passes over one: so what is
+// fetched is a single stream. FP8 would wait for its sums, of which one panel has one.
+template <class F, int T>
+constexpr int tile_panels() {
+  return T == 1 && decodes<F>() && F::kKind == Kind::kInt ? 1 : kTilePanels;
+}
+
+// What a pass fetches, block by block. A core drops fetches while many are under way, so they are
+// spread evenly.
+template <int T>
+struct Ahead {
+  const char *at;
+  int64_t step;  // bytes per block
+
+  void fetch_block() {
+    // One row has used a line of weights when it has read it, and waits for the next one: close by.
+    constexpr _mm_hint kHint = T == 1 ? _MM_HINT_T0 : _MM_HINT_T1;
+    for (const char *end = at + step; at != end; at += 64) _mm_prefetch(at, kHint);
+  }
+};
+template <int T, int P>
+inline Ahead<T> ahead_of(const TileArgs &g, int first) {
+  const uint8_t *from = g.ahead;
+  if (!from) return {nullptr, 0};
+  constexpr int kPasses = 2 / P;
+  const int64_t bytes = g.ahead_bytes / kPasses;
+  // One row fetches what comes next: that is its second panel first, then the first one ahead.
+  if (T > 1)
+    from += first / P * bytes;
+  else if (first == 0 && kPasses == 2)
+    from = g.lines[1];
+  return {reinterpret_cast<const char *>(from), round_up(ceil_div(bytes, g.blocks), 64)};
 }
 
 // Scales of a decoded panel, per block: float32[16] for each group, then as many minima.
@@ -170,10 +197,11 @@ inline void tile_int(const TileArgs &g, int first) {
   using S = typename F::Scales;
   IntRow a[T];
   for (int t = 0; t < T; t++) a[t] = int_row(g.rows[t], g.blocks);
+  Ahead<T> ahead = ahead_of<T, P>(g, first);
   vf sum[P][T];
   start_sums(g, first, sum);
   for (int64_t b = 0; b < g.blocks; b++) {
-    if (first == 0) fetch_ahead(g, b);
+    ahead.fetch_block();
     VScales s[P];
     const uint8_t *lines[P];
     for (int p = 0; p < P; p++) {
@@ -217,10 +245,11 @@ inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, 
 template <class F, bool Expanded, int P, int T>
 inline void tile_half(const TileArgs &g, int first) {
   constexpr int64_t kBytes = Expanded ? 1024 : F::kBlockBytes;
+  Ahead<T> ahead = ahead_of<T, P>(g, first);
   vf sum[P][T];
   start_sums(g, first, sum);
   const auto block = [&](int64_t b, vf(&into)[P][T]) {
-    if (first == 0) fetch_ahead(g, b);
+    ahead.fetch_block();
     const uint8_t *lines[P];
     for (int p = 0; p < P; p++) lines[p] = g.lines[first + p] + b * kBytes;
     dot_half_block<F, Expanded, P, T>(lines, g, b, into);
@@ -246,12 +275,13 @@ inline void tile_half(const TileArgs &g, int first) {
 
 template <class F, int P, int T>
 inline void tile_float(const TileArgs &g, int first) {
+  Ahead<T> ahead = ahead_of<T, P>(g, first);
   vf sum[P][T];
   start_sums(g, first, sum);
   constexpr bool kHalf = F::kKind == Kind::kF16;
 #pragma GCC unroll 2
   for (int64_t k = 0; k < g.blocks * kBlock; k++) {
-    if (first == 0 && k % kBlock == 0) fetch_ahead(g, k / kBlock);
+    if (k % kBlock == 0) ahead.fetch_block();
     vf w[P];
     for (int p = 0; p < P; p++) {
       const uint8_t *at = g.lines[first + p] + k * (kHalf ? 32 : 64);
@@ -269,14 +299,15 @@ inline void tile_float(const TileArgs &g, int first) {
 // The tile of a format; Expanded: FP8 lines that are bfloat16 by now.
 template <class F, bool Expanded, int T>
 __attribute__((flatten)) void tile(const TileArgs &g) {
+  constexpr int P = tile_panels<F, T>();
 #pragma GCC unroll 2
-  for (int first = 0; first < 2; first += kTilePanels) {
+  for (int first = 0; first < 2; first += P) {
     if constexpr (F::kKind == Kind::kInt)
-      tile_int<F, kTilePanels, T>(g, first);
+      tile_int<F, P, T>(g, first);
     else if constexpr (F::kKind == Kind::kF32 || F::kKind == Kind::kF16)
-      tile_float<F, kTilePanels, T>(g, first);
+      tile_float<F, P, T>(g, first);
     else
-      tile_half<F, Expanded, kTilePanels, T>(g, first);
+      tile_half<F, Expanded, P, T>(g, first);
   }
 }
 

@@ -91,6 +91,7 @@ class AmxTile {
   explicit AmxTile(const TileArgs &g)
       : g_(g),
         units_(g.blocks * kParts),
+        ahead_(ahead_of<2, 2>(g, 0)),
         tokens_{{g.rows, std::min(g.count, 16)}, {g.rows + 16, std::max(g.count - 16, 0)}},
         lines_(g) {
     if constexpr (kInt)
@@ -111,7 +112,7 @@ class AmxTile {
   // A unit: kDepth K.
   void start_unit(int64_t u) {
     if (u % kParts) return;
-    fetch_ahead(g_, u / kParts);
+    ahead_.fetch_block();
     lines_.prepare(u / kParts + 1);
   }
   template <int P>
@@ -230,6 +231,7 @@ class AmxTile {
 
   const TileArgs &g_;
   const int64_t units_;
+  Ahead<2> ahead_;
   const TokenTile tokens_[2];
   PanelLines<F, Ready> lines_;
   IntRow a_[kInt ? 32 : 1];

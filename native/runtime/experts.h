@@ -58,6 +58,15 @@ inline void Program::mlp(Step &s, Worker w) {
       for (int64_t i = b.from; i < b.to; i++) gather(s, pick ? pick[i] : i, i, expert(b));
     });
 
+  // What the unit after pair `pair` of block `b` reads of the matrices `m`, those of expert 0.
+  const auto next_memory = [&](const Matrix &m, const kt_weight &weight, const ExpertBlock &b,
+                               int64_t pair) -> const uint8_t * {
+    const ExpertBlock *of = &b;
+    if (++pair == m.pairs()) ++of, pair = 0;
+    if (of == blocks.data() + blocks.size()) return nullptr;
+    return pair_memory(m, pair) + expert(*of) * weight.stride;
+  };
+
   int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
   s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
     const ExpertBlock &b = blocks[size_t(unit / pairs)];
@@ -66,7 +75,7 @@ inline void Program::mlp(Step &s, Worker w) {
     alignas(64) float gated[kUnitRows * 32];
     multiply(gate, pair, input(gate), b.from, b.to, pair_memory(up, pair),
              [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
-    multiply(up, pair, input(up), b.from, b.to, pair_memory(gate, pair + 1),
+    multiply(up, pair, input(up), b.from, b.to, next_memory(gate0, op.w[0], b, pair),
              [&](int64_t i, const float *y) {
                float *h = gated + (i - b.from) * 32;
                for (int c = 0; c < 32; c += 16)
@@ -87,7 +96,7 @@ inline void Program::mlp(Step &s, Worker w) {
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, down0.n - pair * 32);
     const Matrix down = matrix_of(op.w[2], expert(b));
     multiply(down, pair, {hidden_.data(), row_bytes, nullptr}, b.from, b.to,
-             pair_memory(down, pair + 1), [&](int64_t i, const float *y) {
+             next_memory(down0, op.w[2], b, pair), [&](int64_t i, const float *y) {
                if (routed) {
                  std::memcpy(slots_out + i * o.stride + pair * 32, y, 128);
                  return;

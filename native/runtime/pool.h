@@ -34,6 +34,9 @@ inline int64_t now_ns() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
+// ns that a worker spins for its peers; after that, another process has the core of one.
+constexpr int64_t kPhaseSpin = 200000;
+
 // A counter that threads wait on: spin, then park. Only a wake with sleepers present enters the
 // kernel.
 class Gate {
@@ -74,15 +77,15 @@ class alignas(64) Units {
     finished_.reset();
   }
   // Runs f(unit) for units until there are none left, and returns when all of them are done,
-  // whoever did them: what they wrote may then be read. They are handed out `chunk` at a time, in
-  // the second half ever fewer, so that all workers end together.
+  // whoever did them: what they wrote may then be read. They are handed out `chunk` at a time, ever
+  // fewer as they become less, so that all workers end together.
   template <class F>
   void each(int64_t total, int64_t chunk, F &&f) {
     // Whoever comes after the end leaves at once: what the phase was made of (the experts of a
     // layer, say) may already be that of a later one, and `total` with it.
     if (finished_.value() || total <= 0) return;
     for (int64_t from = next_.load(std::memory_order_relaxed); from < total;) {
-      const int64_t left = total - from, share = 2 * left * chunk / total;
+      const int64_t left = total - from, share = left * chunk / total;
       const int64_t to = from + std::clamp<int64_t>(share, 1, std::min(chunk, left));
       if (!next_.compare_exchange_weak(from, to, std::memory_order_relaxed)) continue;
       for (int64_t i = from; i < to; i++) f(i);
@@ -94,7 +97,6 @@ class alignas(64) Units {
   }
 
  private:
-  static constexpr int64_t kPhaseSpin = 200000;  // ns, then another process has the core of a peer
   std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<int64_t> done_{0};
   Gate finished_;
