@@ -12,10 +12,13 @@ struct QLine {  // 16 rows x 4 K codes as 16-bit even and odd bytes
 };
 inline QLine q_line(vi bytes) { return {vi_and(bytes, vi_set1(0x00ff00ff)), vi_shr16<8>(bytes)}; }
 inline vi q_dot(vi acc, QLine w, const uint8_t *act) {
-  int32_t pair[2];
-  std::memcpy(pair, act, 8);
-  acc = vi_add(acc, vi_maddwd(w.even, vi_set1(pair[0])));
-  return vi_add(acc, vi_maddwd(w.odd, vi_set1(pair[1])));
+  int32_t even, odd;  // loaded apart: halves of one load would go through general registers
+  std::memcpy(&even, act, 4);
+  std::memcpy(&odd, act + 4, 4);
+  acc = vi_add(acc, vi_maddwd(w.even, vi_set1(even)));
+  acc = vi_add(acc, vi_maddwd(w.odd, vi_set1(odd)));
+  vi_keep(acc);  // in this order: another one would need more registers than there are
+  return acc;
 }
 inline void q_keep(QLine &w) { vi_keep(w.even), vi_keep(w.odd); }
 // 32 quantised activations (two vectors of int32) to their stored form.
