@@ -131,6 +131,22 @@ inline int32_t vi_sum(vi x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
 }
 
+// y becomes 2^y to 2e-7 of itself; 0 where y is -126.5 or less or NaN; nothing useful from 127.5
+// on. The polynomial for the fraction in [-1/2, 1/2] has the least relative error of its degree.
+template <int N>
+inline void vf_power2(vf (&y)[N]) {
+  constexpr float kC[] = {1.32647261e-3f, 9.67151299e-3f, 5.55073358e-2f,
+                          2.40222424e-1f, 6.93147004e-1f, 1.0f};
+  const vf whole = vf_set1(0x1.8p23f + 127);  // a sum has its integer and the bias in the low bits
+  for (int j = 0; j < N; j++) {
+    const vf x = vf_max(y[j], vf_set1(-127.0f)), n = vf_add(x, whole);
+    const vf r = vf_sub(x, vf_sub(n, whole));
+    vf p = vf_set1(kC[0]);
+    for (int c = 1; c < 6; c++) p = vf_fma(p, r, vf_set1(kC[c]));
+    y[j] = vf_mul(p, vf_bits(vi_shl<23>(vi_bits(n))));
+  }
+}
+
 // Lanes that are chosen. Comparisons with NaN choose none.
 struct vm {
   __m256 a, b;
@@ -149,16 +165,38 @@ inline bool vm_any(vm x) { return _mm256_movemask_ps(_mm256_or_ps(x.a, x.b)) != 
 inline vf vf_add_where(vf x, vf y, vm m) {
   return {_mm256_add_ps(x.a, _mm256_and_ps(y.a, m.a)), _mm256_add_ps(x.b, _mm256_and_ps(y.b, m.b))};
 }
+// Of 8 lanes, by the bits of those chosen: their numbers in order, and how many they are.
+struct Packings {
+  alignas(64) uint8_t lanes[256][8] = {};
+  uint8_t count[256] = {};
+  constexpr Packings() {
+    for (int bits = 0; bits < 256; bits++)
+      for (int i = 0; i < 8; i++)
+        if (bits >> i & 1) lanes[bits][count[bits]++] = uint8_t(i);
+  }
+};
+inline constexpr Packings kPackings;
+inline int pack8(void *p, __m256i x, int bits) {
+  const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(kPackings.lanes[bits]));
+  _mm256_storeu_si256(static_cast<__m256i *>(p),
+                      _mm256_permutevar8x32_epi32(x, _mm256_cvtepu8_epi32(lanes)));
+  return kPackings.count[bits];
+}
 // The chosen lanes, side by side; may write up to 64 bytes. Returns how many they are.
 inline int vm_pack(void *p, vi x, vm m) {
-  alignas(32) int32_t lanes[16];
-  vi_store(lanes, x);
-  const int bits = _mm256_movemask_ps(m.a) | _mm256_movemask_ps(m.b) << 8;
+  const int first = pack8(p, x.a, _mm256_movemask_ps(m.a));
+  return first + pack8(static_cast<char *>(p) + 4 * first, x.b, _mm256_movemask_ps(m.b));
+}
+inline uint64_t vm_bits4(const vm (&m)[4]) {  // of 64 lanes, the first lowest
+  uint64_t bits = 0;
+  for (int j = 0; j < 4; j++)
+    bits |= uint64_t(_mm256_movemask_ps(m[j].a) | _mm256_movemask_ps(m[j].b) << 8) << 16 * j;
+  return bits;
+}
+// vm_pack of 4 vectors.
+inline int vm_pack4(float *p, const vf (&x)[4], const vm (&m)[4]) {
   int count = 0;
-  for (int i = 0; i < 16; i++) {
-    std::memcpy(static_cast<char *>(p) + 4 * count, lanes + i, 4);
-    count += bits >> i & 1;
-  }
+  for (int j = 0; j < 4; j++) count += vm_pack(p + count, vi_bits(x[j]), m[j]);
   return count;
 }
 

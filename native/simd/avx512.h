@@ -96,6 +96,31 @@ inline void vi_store_i8(void *p, vi x) {
 }
 inline int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x.v); }
 
+// The compiler must compute x here and now, and knows nothing of its value afterwards.
+inline void vf_keep(vf &x) { asm volatile("" : "+v"(x.v)); }
+inline void vi_keep(vi &x) { asm volatile("" : "+v"(x.v)); }
+
+// y becomes 2^y to 2e-7 of itself; 0 where y is -126 or less or NaN; infinity from 128 on. The
+// polynomial for the fraction in [0, 1) has the least relative error of its degree. Vectors go
+// through each step side by side, so that none waits for the one before.
+template <int N>
+inline void vf_power2(vf (&y)[N]) {
+  constexpr float kC[] = {1.87757669e-3f, 8.98934063e-3f, 5.58263175e-2f,
+                          2.40153611e-1f, 6.93153083e-1f, 9.99999940e-1f};
+  vf r[N], p[N];
+  __mmask16 normal[N];
+  for (int j = 0; j < N; j++) r[j] = {_mm512_reduce_ps(y[j].v, _MM_FROUND_TO_NEG_INF)};
+  for (int j = 0; j < N; j++)
+    normal[j] = _mm512_cmp_ps_mask(y[j].v, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
+  for (int j = 0; j < N; j++) p[j] = vf_set1(kC[0]);
+  for (int c = 1; c < 6; c++) {
+    for (int j = 0; j < N; j++) {
+      p[j] = vf_fma(p[j], r[j], vf_set1(kC[c]));
+    }
+  }
+  for (int j = 0; j < N; j++) y[j] = {_mm512_maskz_scalef_ps(normal[j], p[j].v, y[j].v)};
+}
+
 // Lanes that are chosen. Comparisons with NaN choose none.
 struct vm {
   __mmask16 v;
@@ -119,13 +144,25 @@ inline int vm_pack(void *p, vi x, vm m) {
   _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, x.v));
   return kBitCounts.of[m.v & 255] + kBitCounts.of[m.v >> 8];
 }
+inline uint64_t vm_bits4(const vm (&m)[4]) {  // of 64 lanes, the first lowest
+  return _cvtmask64_u64(
+      _mm512_kunpackd(_mm512_kunpackw(m[3].v, m[2].v), _mm512_kunpackw(m[1].v, m[0].v)));
+}
+// vm_pack of 4 vectors. Bits are counted in parts of a word, whose prefix sums are a product.
+inline int vm_pack4(float *p, const vf (&x)[4], const vm (&m)[4]) {
+  uint64_t n = vm_bits4(m);
+  n -= n >> 1 & 0x5555555555555555;
+  n = (n & 0x3333333333333333) + (n >> 2 & 0x3333333333333333);
+  n = (n + (n >> 4)) & 0x0f0f0f0f0f0f0f0f;
+  n = ((n + (n >> 8)) & 0x001f001f001f001f) * 0x0001000100010001;
+  const uint64_t before[] = {0, n & 63, n >> 16 & 63, n >> 32 & 63};
+  for (int j = 0; j < 4; j++)
+    _mm512_storeu_ps(p + before[j], _mm512_maskz_compress_ps(m[j].v, x[j].v));
+  return int(n >> 48);
+}
 
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
 inline vi vi_maddwd(vi x, vi y) { return {_mm512_madd_epi16(x.v, y.v)}; }
-
-// The compiler must compute x here and now, and knows nothing of its value afterwards.
-inline void vf_keep(vf &x) { asm volatile("" : "+v"(x.v)); }
-inline void vi_keep(vi &x) { asm volatile("" : "+v"(x.v)); }
 
 // Token rows and panels of a register tile: 2 panels x 6 rows keep 12 integer and 12 float sums in
 // registers.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kt.engine.batch import F32, Sampled, SampleParams
+from tests.native.harness import aligned
 
 BEST_ROOM = 20  # entries of a row of best_ids
 
@@ -16,7 +17,9 @@ class Call:
 
     def __init__(self, library: Any, pool: Any, logits: F32, params: list[SampleParams]) -> None:
         self.library, self.pool, self.params = library, pool, params
-        self.rows = np.array(logits, np.float32, ndmin=2)
+        logits = np.atleast_2d(np.asarray(logits, np.float32))
+        self.rows = aligned(logits.nbytes).view(np.float32).reshape(logits.shape)
+        self.rows[:] = logits
         ffi, n = library.ffi, len(params)
         self.structs, self.alive = ffi.new("kt_sampling[]", n), []
         for struct, p in zip(self.structs, params, strict=True):

@@ -55,6 +55,20 @@ def half_forbidden() -> F32:
     return row
 
 
+def seen_first() -> np.ndarray:
+    """[VOCAB] what the sampler takes its sample from: 64 runs of 64, evenly spread."""
+    starts = np.arange(64) * (VOCAB // 64) // 64 * 64
+    seen = np.zeros(VOCAB, bool)
+    seen[(starts[:, None] + np.arange(64)).ravel()] = True
+    return seen
+
+
+def misleading(in_sample: float, elsewhere: float, spread: float = 1.0) -> F32:
+    """A sample of it is too high or too low."""
+    shift = np.where(seen_first(), in_sample, elsewhere)
+    return random_logits(VOCAB, spread, seed=4) + shift.astype(np.float32)
+
+
 ROWS: dict[str, Callable[[], F32]] = {
     "wide": noise,
     "falling": falling,
@@ -68,6 +82,13 @@ ROWS: dict[str, Callable[[], F32]] = {
     "one": lambda: all_but([100_001]),
     "half": half_forbidden,
     "deep": lambda: noise() - np.float32(5000),
+    "sample too high": lambda: misleading(4.0, 0.0),
+    "sample too low": lambda: misleading(0.0, 4.0),
+    "sample far too low": lambda: misleading(-200.0, 0.0),
+    "heavy sample too high": lambda: misleading(8.0, 0.0, spread=4.0),
+    "heavy sample too low": lambda: misleading(0.0, 8.0, spread=4.0),
+    "nothing in the sample": lambda: misleading(-np.inf, 0.0),
+    "nothing but the sample": lambda: misleading(0.0, -np.inf),
 }
 FILTERS: list[dict[str, Any]] = [
     {},
@@ -79,6 +100,7 @@ FILTERS: list[dict[str, Any]] = [
     {"top_p": 0.9, "temperature": 50.0},
     {"min_p": 0.05},
     {"top_p": 0.8, "min_p": 0.3},
+    {"top_p": 0.8, "min_p": 1e-6},
     {"top_k": 2},
     {"top_k": 64, "top_p": 0.95},
     {"top_k": 100_000, "top_p": 0.7},

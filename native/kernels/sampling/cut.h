@@ -8,8 +8,7 @@
 namespace kt {
 namespace sampling {
 
-constexpr int kBlock = 1024;  // elements summed in float32 before they join a double
-constexpr int kSmall = 256;  // elements between two bounds that are worth sorting
+constexpr int kSmall = 32;  // elements between two bounds that are worth sorting
 
 // The last one kept. place: among the candidates, which are in order of their index.
 struct Cut {
@@ -21,9 +20,6 @@ constexpr Cut kKeepAll = {0.0f, std::numeric_limits<int32_t>::max()};
 inline Cut stricter(Cut a, Cut b) {
   if (a.weight != b.weight) return a.weight > b.weight ? a : b;
   return a.place < b.place ? a : b;
-}
-inline bool kept(float weight, int32_t place, Cut cut) {
-  return weight > cut.weight || (weight == cut.weight && place <= cut.place);
 }
 
 // What a filter counts up to: elements, or their weight.
@@ -70,10 +66,9 @@ struct Bracket {
   uint32_t low = 0;
   double over_high = before;
 
-  // Whether more than `few` elements may lie between the bounds, and a bound can be moved.
-  bool open(double few) const {
-    return high > low + 1 &&
-           (low == 0 || Measure::most(over_low - over_high, from_bits(low)) > few);
+  // No fewer than there are elements between the bounds.
+  double between() const {
+    return low == 0 ? double(n) : Measure::most(over_low - over_high, from_bits(low));
   }
   void close_in(uint32_t probe) {
     const double over = before + above<Measure>(weights, n, from_bits(probe));
@@ -81,64 +76,84 @@ struct Bracket {
     (reached ? low : high) = probe;
     (reached ? over_low : over_high) = over;
   }
-  // The amounts at the bounds say where between them the goal is met. Every third step halves.
+  // Until there are `few` elements at most between the bounds, or no bound can be moved. The
+  // amounts at the bounds say about where the goal is met: a bound moves there from either side in
+  // turn. A step halves where the two before it were of little use.
   void close_in_to(double few) {
-    for (int step = 0; open(few); ++step) {
+    uint32_t width_before = high - low;
+    for (int step = 0; high > low + 1 && between() > few; ++step) {
       const double met = (over_low - goal) / (over_low - over_high);
-      const double at = step % 3 == 2 ? 0.5 : met + (step % 3 == 0 ? -0.02 : 0.02);
-      const double probe = low + (high - low) * std::min(std::max(at, 0.0), 1.0);
+      const double margin = std::max(0.01, 8 / between());
+      double at = met + (step % 2 ? margin : -margin);
+      const uint32_t width = high - low;
+      if (step % 3 == 2) {
+        if (width > width_before / 2) at = 0.5;
+        width_before = width;
+      }
+      const double probe = low + width * std::min(std::max(at, 0.0), 1.0);
       close_in(std::min(std::max(static_cast<uint32_t>(probe), low + 1), high - 1));
     }
   }
 };
 
-// Weights that a filter may keep or drop; what weighs more than they is kept.
+// Weights that a filter may keep or drop; what weighs more than they is kept. Those of a block are
+// padded with zeros to a vector, all of them to kUnit.
 struct Candidates {
-  const float *weights;
-  int32_t count, padded;
+  float *weights;
+  int32_t count;
   float least, largest;  // all weigh more than least
 };
+
+// What block `b` of the row has of the candidates' mass.
+inline double mass_of_block(const Candidates &c, int32_t b, const Scratch &scratch) {
+  vf sum = vf_zero();
+  for (int32_t i = scratch.block_first[size_t(b)]; i < scratch.block_first[size_t(b) + 1];
+       i += kWide)
+    sum = vf_add(sum, vf_load(c.weights + i));
+  return double{vf_sum(sum)};
+}
 
 // The shortest start of the sorted candidates that reaches `goal`, behind `before`.
 template <class Measure>
 Cut cut_at(const Candidates &c, double before, double goal, Scratch &scratch) {
-  const double all = before + above<Measure>(c.weights, c.padded, 0.0f);
+  const double all = before + above<Measure>(c.weights, c.count, 0.0f);
   if (all < goal) return kKeepAll;
-  Bracket<Measure> b{c.weights, c.padded, goal, before, all, to_bits(c.largest), to_bits(c.least)};
+  Bracket<Measure> b{c.weights, c.count, goal, before, all, to_bits(c.largest), to_bits(c.least)};
   b.close_in_to(kSmall);
-  float *weights = room(scratch.near_weights, c.padded + kWide);
-  int32_t *places = room(scratch.near_places, c.padded + kWide);
-  const int32_t n = pick(c.weights, c.padded, from_bits(b.low), from_bits(b.high), weights, places);
-  double reached = b.over_high;
-  if (b.high <= b.low + 1) {  // equal weights
-    for (int32_t i = 0; i < n; ++i) {
-      reached += Measure::one(weights[i]);
-      if (reached >= goal) return {weights[i], places[i]};
-    }
-  } else {
-    scratch.sorted.clear();
-    for (int32_t i = 0; i < n; ++i) scratch.sorted.emplace_back(-weights[i], places[i]);
+  float *weights = room(scratch.near_weights, c.count + kWide);
+  int32_t *places = room(scratch.near_places, c.count + kWide);
+  const int32_t n = pick(c.weights, c.count, from_bits(b.low), from_bits(b.high), weights, places);
+  scratch.sorted.clear();
+  for (int32_t i = 0; i < n; ++i) scratch.sorted.emplace_back(-weights[i], places[i]);
+  if (b.high > b.low + 1)  // else they weigh the same
     std::sort(scratch.sorted.begin(), scratch.sorted.end());
-    for (const auto &[negative, place] : scratch.sorted) {
-      reached += Measure::one(-negative);
-      if (reached >= goal) return {-negative, place};
-    }
+  double reached = b.over_high;
+  for (const auto &[negative, place] : scratch.sorted) {
+    reached += Measure::one(-negative);
+    if (reached >= goal) return {-negative, place};
   }
   return {from_bits(b.low + 1), kKeepAll.place};  // rounding: all of them are needed
 }
 
-// The mass that a cut keeps of the candidates [from, to), at most kBlock of them.
-inline double kept_mass(const Candidates &c, int32_t from, int32_t to, Cut cut) {
-  // Equal weights are kept up to the cut's place.
-  const int32_t equal_to = std::clamp(cut.place, from - 1, to - 1) + 1;
-  const vf below = vf_set1(cut.weight > 0 ? from_bits(to_bits(cut.weight) - 1) : 0.0f);
-  const vf at = vf_set1(cut.weight);
-  vf sum = vf_zero();
-  for_each_wide(c.weights, from, equal_to,
-                [&](int32_t, vf w) { sum = vf_add_where(sum, w, vm_greater(w, below)); });
-  for_each_wide(c.weights, equal_to, to,
-                [&](int32_t, vf w) { sum = vf_add_where(sum, w, vm_greater(w, at)); });
-  return double{vf_sum(sum)};
+// Sets the weights that a cut drops to 0.
+inline void drop(const Candidates &c, Cut cut) {
+  float *weights = c.weights;
+  const int32_t equal_to = cut.place < c.count ? cut.place + 1 : c.count;  // equal ones are kept
+  const float below = cut.weight > 0 ? from_bits(to_bits(cut.weight) - 1) : 0.0f;
+  const auto keep = [&](int32_t from, int32_t to, float bound) {
+    for (int32_t i = from; i < to; i += kWide) {
+      const vf w = vf_load(weights + i);
+      vf_store(weights + i, vf_add_where(vf_zero(), w, vm_greater(w, vf_set1(bound))));
+    }
+  };
+  const int32_t split = equal_to / kWide * kWide;
+  keep(0, split, below);
+  for (int32_t i = split; i < equal_to; ++i)
+    if (!(weights[i] > below)) weights[i] = 0.0f;
+  const int32_t rest = std::min(pad(equal_to, kWide), c.count);
+  for (int32_t i = equal_to; i < rest; ++i)
+    if (!(weights[i] > cut.weight)) weights[i] = 0.0f;
+  keep(rest, c.count, cut.weight);
 }
 
 }  // namespace sampling

@@ -13,9 +13,12 @@ namespace sampling {
 
 constexpr int kWide = 16;  // lanes of vf
 constexpr int kUnit = 4 * kWide;  // arrays of weights are padded to this
+constexpr int kBlock = 2048;  // elements summed in float32 before they join a double
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 inline int32_t pad(int32_t n, int32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+inline int32_t blocks_of(int32_t vocab) { return (vocab + kBlock - 1) / kBlock; }
 
 inline float from_bits(uint32_t bits) {
   float value;
@@ -31,11 +34,13 @@ inline uint32_t to_bits(float value) {
 // What a thread keeps from row to row, so that sampling does not allocate.
 struct Scratch {
   std::vector<float> sample;
-  std::vector<vf> block_parts;  // [blocks, measures] sums of a block, lane by lane
+  float rare;  // a logit: about 1 in 64 of the sample lies above
+  std::vector<float> block_over;  // [blocks] the mass of what weighs more than the candidates
   std::vector<double> block_sums;  // [blocks]
-  std::vector<float> weights;  // of the candidates, padded
+  std::vector<float> weights;  // of the candidates; those of a block are padded to a vector
   std::vector<int32_t> block_first;  // [blocks + 1] candidates before a block
-  std::vector<float> near_weights;  // of the candidates around a cut
+  std::vector<float> block_low;  // [blocks] the logit that a block's candidates lie above
+  std::vector<float> near_weights;  // of the few around a cut
   std::vector<int32_t> near_places;
   std::vector<std::pair<float, int32_t>> sorted;
   std::vector<int32_t> uses;  // [vocab] 0, or 1 + uses in the output; all 0 between rows
@@ -50,16 +55,33 @@ T *room(std::vector<T> &v, int64_t n) {
   return v.data();
 }
 
+// n logits, or a vector of them if there are more; the rest is -infinity.
+inline vf load_part(const float *x, int32_t n) {
+  if (n >= kWide) return vf_load(x);
+  float part[kWide];
+  std::fill(std::copy(x, x + n, part), part + kWide, -kInfinity);
+  return vf_load(part);
+}
 // Calls each(i, v) for vectors of x[start, end); the last is filled up with -infinity.
 template <class Each>
 inline void for_each_wide(const float *x, int32_t start, int32_t end, Each each) {
   int32_t i = start;
   for (; i + kWide <= end; i += kWide) each(i, vf_load(x + i));
-  if (i == end) return;
-  float rest[kWide];
-  std::fill(rest, rest + kWide, -kInfinity);
-  std::memcpy(rest, x + i, static_cast<size_t>(end - i) * sizeof(float));
-  each(i, vf_load(rest));
+  if (i < end) each(i, load_part(x + i, end - i));
+}
+
+// n logits, and -infinity up to kUnit.
+__attribute__((noinline)) inline const float *padded(const float *x, int32_t n,
+                                                     float (&rest)[kUnit]) {
+  std::fill(std::copy(x, x + n, rest), rest + kUnit, -kInfinity);
+  return rest;
+}
+
+// The largest of 4, lane by lane; -infinity for NaN, of which vf_max takes its second operand.
+inline vf largest(const vf (&v)[4]) {
+  vf most = vf_set1(-kInfinity);
+  for (const vf &x : v) most = vf_max(x, most);
+  return most;
 }
 
 // -infinity for a row without a number.
@@ -85,23 +107,21 @@ inline int32_t argmax(const float *x, int32_t n) {
   return found == x + n ? 0 : static_cast<int32_t>(found - x);
 }
 
-// e^((x - base) / temperature) to 2e-7 of itself, and 0 below 2^-126.
+// e^((x - base) / temperature) to 2e-7 of itself, and 0 below 2^-126 and for NaN.
 class Weight {
  public:
   Weight(float base, float temperature)
       : base_(base), temperature_(temperature), scale_(kLog2E / temperature) {}
 
+  template <int N>
+  void operator()(const vf (&x)[N], vf (&weights)[N]) const {
+    for (int j = 0; j < N; ++j) weights[j] = vf_mul(vf_sub(x[j], vf_set1(base_)), vf_set1(scale_));
+    vf_power2(weights);
+  }
   vf operator()(vf x) const {
-    // 2^y = 2^n 2^r; the polynomial is the best of its degree for |r| <= 1/2.
-    const vf y = vf_max(vf_mul(vf_sub(x, vf_set1(base_)), vf_set1(scale_)), vf_set1(-127.0f));
-    const vi n = vi_round(y);
-    const vf r = vf_sub(y, vf_from(n));
-    vf p = vf_fma(r, vf_set1(1.32647261e-3f), vf_set1(9.67151299e-3f));
-    p = vf_fma(p, r, vf_set1(5.55073358e-2f));
-    p = vf_fma(p, r, vf_set1(2.40222424e-1f));
-    p = vf_fma(p, r, vf_set1(6.93147004e-1f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_mul(p, vf_bits(vi_shl<23>(vi_add(n, vi_set1(127)))));
+    vf weight[1];
+    (*this)({x}, weight);
+    return weight[0];
   }
 
   float base() const { return base_; }
@@ -113,14 +133,18 @@ class Weight {
   float base_, temperature_, scale_;
 };
 
+inline vi lane_numbers() {
+  alignas(64) static constexpr int32_t kNumbers[kWide] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                          8, 9, 10, 11, 12, 13, 14, 15};
+  return vi_load(kNumbers);
+}
+
 // Copies the elements in (low, high] to values and, if wanted, their places to places, in order;
 // both have room for a vector more. Returns how many.
 inline int32_t pick(const float *x, int32_t n, float low, float high, float *values,
                     int32_t *places = nullptr) {
-  alignas(64) static constexpr int32_t kIota[kWide] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                       8, 9, 10, 11, 12, 13, 14, 15};
   const vf above = vf_set1(low), below = vf_set1(high);
-  const vi iota = vi_load(kIota);
+  const vi iota = lane_numbers();
   int32_t count = 0;
   const auto take = [&](int32_t i, vf v) {
     const vm m = vm_andnot(vm_greater(v, below), vm_greater(v, above));
@@ -131,12 +155,50 @@ inline int32_t pick(const float *x, int32_t n, float low, float high, float *val
   for (; i + kUnit <= n; i += kUnit) {
     vf v[4];
     for (int j = 0; j < 4; ++j) v[j] = vf_load(x + i + j * kWide);
-    const vf most = vf_max(vf_max(v[0], v[1]), vf_max(v[2], v[3]));
-    if (!vm_any(vm_greater(most, above))) continue;
+    if (!vm_any(vm_greater(largest(v), above))) continue;
     for (int j = 0; j < 4; ++j) take(i + j * kWide, v[j]);
   }
   for_each_wide(x, i, n, take);
   return count;
+}
+
+// What is packed from a row block by block. Each block's are padded to a vector.
+struct Packed {
+  float *values;
+  int32_t *first, count = 0;  // [blocks + 1] where each block's start; count: with the padding
+  int32_t picked = 0;  // without
+  Packed(int32_t vocab, Scratch &scratch)
+      : values(room(scratch.weights, vocab + (blocks_of(vocab) + 5) * int64_t{kWide})),
+        first(room(scratch.block_first, blocks_of(vocab) + 1)) {
+    first[0] = 0;
+  }
+  // Those of kUnit that lie above `low`: mostly one or two.
+  void take(const float *x, vf low) {
+    vf v[4];
+    vm above[4];
+    for (int j = 0; j < 4; ++j) v[j] = vf_load(x + j * kWide), above[j] = vm_greater(v[j], low);
+    constexpr uint64_t kLast = uint64_t{1} << 63;
+    const uint64_t bits = vm_bits4(above), rest = bits & (bits - 1);
+    if (rest & (rest - 1)) {
+      count += vm_pack4(values + count, v, above);
+    } else {
+      values[count] = x[__builtin_ctzll(bits | kLast)];
+      values[count + 1] = x[__builtin_ctzll(rest | kLast)];
+      count += (bits != 0) + (rest != 0);
+    }
+  }
+  void end_block(int32_t block, float filler) {
+    picked += count - first[block];
+    vf_store(values + count, vf_set1(filler));
+    first[block + 1] = count = pad(count, kWide);
+  }
+};
+
+// The sum of 4 sums, which start again from 0.
+inline float take_sum(vf (&sums)[4]) {
+  const float sum = vf_sum(vf_add(vf_add(sums[0], sums[1]), vf_add(sums[2], sums[3])));
+  for (vf &s : sums) s = vf_zero();
+  return sum;
 }
 
 }  // namespace sampling
