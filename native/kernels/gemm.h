@@ -72,8 +72,8 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   }
   decoded = packed;
   const int64_t total = to - from, first = from;
-  // One token over plain lines is a pure stream: the hardware fetches it as well.
-  if (!tiles.decode && total == 1) ahead = nullptr;
+  // One token over lines of floats is a pure stream, which the hardware fetches best itself.
+  if (total == 1 && !tiles.decode && m.encoding != ENC_INT) ahead = nullptr;
   const bool decode = tiles.decode && total >= kDecodeRows;
   if (decode) {
     const int64_t line_bytes = m.panel.blocks * tiles.decoded_block;

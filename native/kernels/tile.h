@@ -30,11 +30,11 @@ constexpr bool decodes() {
   return false;
 }
 
-// Panels that a tile passes over at once. One row over codes to decode passes over one: so what is
-// fetched is a single stream. FP8 would wait for its sums, of which one panel has one.
+// Panels that a tile passes over at once. One row over integer codes passes over one: its weights
+// are a single stream. Floats would wait for their sums, of which one panel has one.
 template <class F, int T>
 constexpr int tile_panels() {
-  return T == 1 && decodes<F>() && F::kKind == Kind::kInt ? 1 : kTilePanels;
+  return T == 1 && F::kKind == Kind::kInt ? 1 : kTilePanels;
 }
 
 // What a pass fetches, block by block. A core drops fetches while many are under way, so they are

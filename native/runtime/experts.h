@@ -68,25 +68,38 @@ inline void Program::mlp(Step &s, Worker w) {
   };
 
   int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
-  s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
-    const ExpertBlock &b = blocks[size_t(unit / pairs)];
-    const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, gate0.n - pair * 32);
-    const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
+  s.units[0].each_run(total, chunk_of(total, w.count), [&](int64_t unit, int64_t end) {
     alignas(64) float gated[kUnitRows * 32];
-    multiply(gate, pair, input(gate), b.from, b.to, pair_memory(up, pair),
-             [&](int64_t i, const float *y) { std::memcpy(gated + (i - b.from) * 32, y, 128); });
-    multiply(up, pair, input(up), b.from, b.to, next_memory(gate0, op.w[0], b, pair),
-             [&](int64_t i, const float *y) {
-               float *h = gated + (i - b.from) * 32;
-               for (int c = 0; c < 32; c += 16)
-                 vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
-               for (int64_t c = columns; c < 32; c++) h[c] = 0;
-               if (op.squares)  // no other unit adds to these: an expert's rows are one block
-                 for (int64_t c = 0; c < columns; c++)
-                   op.squares[expert(b) * gate0.n + pair * 32 + c] += double(h[c]) * h[c];
-               encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair,
-                            vf_load(h), vf_load(h + 16));
-             });
+    while (unit < end) {
+      // Gate, then up, of some pairs of an expert: longer streams than pair by pair.
+      const ExpertBlock &b = blocks[size_t(unit / pairs)];
+      const Matrix gate = matrix_of(op.w[0], expert(b)), up = matrix_of(op.w[1], expert(b));
+      const int64_t first = unit % pairs, rows = b.to - b.from;
+      const int64_t last = std::min({first + end - unit, pairs, first + kUnitRows / rows}) - 1;
+      for (int64_t pair = first; pair <= last; pair++)
+        multiply(gate, pair, input(gate), b.from, b.to,
+                 pair < last ? pair_memory(gate, pair + 1) : pair_memory(up, first),
+                 [&](int64_t i, const float *y) {
+                   std::memcpy(gated + ((pair - first) * rows + i - b.from) * 32, y, 128);
+                 });
+      for (int64_t pair = first; pair <= last; pair++) {
+        const int64_t columns = std::min<int64_t>(32, gate0.n - pair * 32);
+        multiply(up, pair, input(up), b.from, b.to,
+                 pair < last ? pair_memory(up, pair + 1) : next_memory(gate0, op.w[0], b, pair),
+                 [&](int64_t i, const float *y) {
+                   float *h = gated + ((pair - first) * rows + i - b.from) * 32;
+                   for (int c = 0; c < 32; c += 16)
+                     vf_store(h + c, vf_mul(vf_silu(vf_load(h + c)), vf_load(y + c)));
+                   for (int64_t c = columns; c < 32; c++) h[c] = 0;
+                   if (op.squares)  // no other unit adds to these: an expert's rows are one block
+                     for (int64_t c = 0; c < columns; c++)
+                       op.squares[expert(b) * gate0.n + pair * 32 + c] += double(h[c]) * h[c];
+                   encode_block(down0.encoding, hidden_.data() + i * row_bytes, hidden_blocks, pair,
+                                vf_load(h), vf_load(h + 16));
+                 });
+      }
+      unit += last - first + 1;
+    }
   });
 
   pairs = down0.pairs(), total = int64_t(blocks.size()) * pairs;

@@ -76,11 +76,11 @@ class alignas(64) Units {
     done_.store(0, std::memory_order_relaxed);
     finished_.reset();
   }
-  // Runs f(unit) for units until there are none left, and returns when all of them are done,
-  // whoever did them: what they wrote may then be read. They are handed out `chunk` at a time, ever
-  // fewer as they become less, so that all workers end together.
+  // Runs f(from, to) for runs of units until there are none left, and returns when all of them are
+  // done, whoever did them: what they wrote may then be read. A run has `chunk` units, ever fewer
+  // as they become less, so that all workers end together.
   template <class F>
-  void each(int64_t total, int64_t chunk, F &&f) {
+  void each_run(int64_t total, int64_t chunk, F &&f) {
     // Whoever comes after the end leaves at once: what the phase was made of (the experts of a
     // layer, say) may already be that of a later one, and `total` with it.
     if (finished_.value() || total <= 0) return;
@@ -88,12 +88,19 @@ class alignas(64) Units {
       const int64_t left = total - from, share = left * chunk / total;
       const int64_t to = from + std::clamp<int64_t>(share, 1, std::min(chunk, left));
       if (!next_.compare_exchange_weak(from, to, std::memory_order_relaxed)) continue;
-      for (int64_t i = from; i < to; i++) f(i);
+      f(from, to);
       if (done_.fetch_add(to - from, std::memory_order_acq_rel) + to - from == total)
         finished_.open();
       from = next_.load(std::memory_order_relaxed);
     }
     finished_.wait_past(0, kPhaseSpin);
+  }
+  // The same for f(unit).
+  template <class F>
+  void each(int64_t total, int64_t chunk, F &&f) {
+    each_run(total, chunk, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; i++) f(i);
+    });
   }
 
  private:
