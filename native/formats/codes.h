@@ -56,6 +56,12 @@ struct TableIq1M {
 template <int Low, int High, class Table>
 struct CodeLines {
   static constexpr int kLowBytes = Low * 64;
+  // The largest code, or value of one.
+  static constexpr int top() {
+    int most = Table::kUsed ? 0 : (1 << (Low + High)) - 1;
+    for (int value : Table::kValues) most = value > most ? value : most;
+    return most;
+  }
   static constexpr int kBytes = (Low + High) * 64;  // of a block
   static constexpr bool kPlain = Low == 8, kTable = Table::kUsed;
   static_assert((Low == 8 && High == 0) || (Low == 4 && High <= 2) || (Low == 2 && High <= 1), "");

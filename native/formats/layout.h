@@ -29,6 +29,7 @@ struct IntFormat {
   using Codes = CodeLines<Low, High, Table>;
   static constexpr int kBlockBytes = Codes::kBytes;
   static constexpr int kBits = Low + High;
+  static constexpr int kTop = Codes::top();
   static constexpr int kZeroLog2 = ZeroLog2;
   static constexpr int kZero = ZeroLog2 < 0 ? 0 : 1 << ZeroLog2;
   using Scales = S;

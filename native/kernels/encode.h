@@ -4,6 +4,7 @@
 //   HALF  for bfloat16 weights: bfloat16 pairs, or float32 where the CPU has no bfloat16 dot
 //   product INT   signed 8-bit per block of 32 K with a scale:
 //           codes (kActBytes each) | scale[nb] | scale * sum[nb] | -sum32[nb] | -sum16[2 nb]
+//           | where kNarrowDots: codes once more, as bytes
 //         y = s_w * s_a * (sum u * a - zero * sum a) + min * (s_a * sum a)
 #pragma once
 #include "../formats/layout.h"
@@ -30,7 +31,7 @@ inline int64_t encoded_row_bytes(int encoding, int64_t k) {
   const int64_t nb = ceil_div(k, kBlock);
   if (encoding == ENC_F32) return nb * kBlock * 4;
   if (encoding == ENC_HALF) return nb * kBlock * kHalfBytes;
-  return round_up(nb * (kBlock * kActBytes + 20), 64);
+  return round_up(nb * (kBlock * kActBytes + 20 + (kNarrowDots ? kBlock : 0)), 64);
 }
 
 // Pointers into an INT row.
@@ -40,12 +41,17 @@ struct IntRow {
   const float *scaled_sum;
   const int32_t *neg_sum32;
   const int32_t *neg_sum16;
+  const uint8_t *bytes;
 };
 inline IntRow int_row(const void *row, int64_t nb) {
   const uint8_t *p = static_cast<const uint8_t *>(row);
   const float *meta = reinterpret_cast<const float *>(p + nb * kBlock * kActBytes);
-  return {p, meta, meta + nb, reinterpret_cast<const int32_t *>(meta + 2 * nb),
-          reinterpret_cast<const int32_t *>(meta + 3 * nb)};
+  return {p,
+          meta,
+          meta + nb,
+          reinterpret_cast<const int32_t *>(meta + 2 * nb),
+          reinterpret_cast<const int32_t *>(meta + 3 * nb),
+          reinterpret_cast<const uint8_t *>(meta + 5 * nb)};
 }
 
 // sum + one group's products: integer sum * (s_w * s_a), then min * (s_a * sum a).
@@ -85,6 +91,10 @@ inline void encode_block(int encoding, void *row, int64_t nb, int64_t b, vf lo, 
     sums[b] = -(sum_lo + sum_hi);
     sums[nb + 2 * b] = -sum_lo;
     sums[nb + 2 * b + 1] = -sum_hi;
+    if (kNarrowDots) {
+      uint8_t *bytes = reinterpret_cast<uint8_t *>(meta + 5 * nb) + b * kBlock;
+      vi_store_i8(bytes, a), vi_store_i8(bytes + 16, c);
+    }
   }
 }
 

@@ -87,6 +87,17 @@ struct ScalesDecoded {
     }
   }
 };
+// How many quads of 4 K can be summed in 16 bits: products of a code and of at most 127, each sum
+// of two. 0: none, or the variant has a faster way.
+template <class F>
+constexpr int narrow_quads() {
+  constexpr int kMost = kNarrowDots ? 32767 / (2 * 127 * F::kTop) : 0;
+  return kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : kMost;
+}
+template <int ZeroLog2, class S, int Top>
+struct DecodedInt : IntFormat<8, 0, ZeroLog2, S> {
+  static constexpr int kTop = Top;  // of a code
+};
 // What a format's tile reads after decoding: all integer formats with the same zero point and kind
 // of scales share one. FP8 keeps its scale records; its lines become bfloat16.
 template <class F, bool Int>
@@ -95,7 +106,8 @@ struct DecodedOf {
 };
 template <class F>
 struct DecodedOf<F, true> {
-  using Type = IntFormat<8, 0, F::kZeroLog2, ScalesDecoded<F::Scales::kMin, F::Scales::kGroup>>;
+  using Type = DecodedInt<F::kZeroLog2, ScalesDecoded<F::Scales::kMin, F::Scales::kGroup>,
+                          kNarrowDots ? F::kTop : 255>;
 };
 template <class F>
 using Decoded = typename DecodedOf<F, F::kKind == Kind::kInt>::Type;
@@ -170,6 +182,24 @@ inline void dot_quads(const uint8_t *const (&lines)[P], const IntRow (&a)[T], in
   }
 }
 
+// The same for small codes, Step quads at a time in sums of 16 bits.
+template <class F, int P, int T, int Q, int To, int Step>
+inline void dot_narrow(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
+                       vi (&acc)[P][T], vi (&sum)[P][T]) {
+  if constexpr (Q < To) {
+    vi w[P];
+    for (int p = 0; p < P; p++) w[p] = F::Codes::template quad<Q>(lines[p]);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; t++)
+      for (int p = 0; p < P; p++) {
+        sum[p][t] =
+            q_dot_narrow(Q % Step ? sum[p][t] : vi_zero(), w[p], a[t].bytes + b * kBlock + Q * 4);
+        if ((Q + 1) % Step == 0) acc[p][t] = q_widen(acc[p][t], sum[p][t]);
+      }
+    dot_narrow<F, P, T, Q + 1, To, Step>(lines, a, b, acc, sum);
+  }
+}
+
 template <class F, int P, int T, int Group>
 inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
                       const VScales (&s)[P], vf (&sum)[P][T]) {
@@ -184,8 +214,14 @@ inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], in
           vi_set1(kHalves ? a[t].neg_sum16[2 * b + Group] : a[t].neg_sum32[b]));
     for (int p = 0; p < P; p++) acc[p][t] = init;
   }
-  constexpr int kQuads = kHalves ? 4 : 8;
-  dot_quads<F, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
+  constexpr int kQuads = kHalves ? 4 : 8, kNarrow = narrow_quads<F>();
+  if constexpr (kNarrow > 0) {
+    vi narrow[P][T];
+    dot_narrow < F, P, T, Group *kQuads, (Group + 1) * kQuads,
+        kNarrow<kQuads ? kNarrow : kQuads>(lines, a, b, acc, narrow);
+  } else {
+    dot_quads<F, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
+  }
 #pragma GCC unroll 8
   for (int t = 0; t < T; t++)
     for (int p = 0; p < P; p++)

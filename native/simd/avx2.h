@@ -205,6 +205,12 @@ inline vi vi_maddwd(vi x, vi y) {
   return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)};
 }
 
+// vpmaddubsw: products of unsigned bytes of x and signed ones of y, pairs summed into 16 bits.
+inline vi vi_maddubs(vi x, vi y) {
+  return {_mm256_maddubs_epi16(x.a, y.a), _mm256_maddubs_epi16(x.b, y.b)};
+}
+inline vi vi_add16(vi x, vi y) { return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)}; }
+
 // The compiler must compute x here and now, and knows nothing of its value afterwards.
 inline void vf_keep(vf &x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); }
 inline void vi_keep(vi &x) { asm volatile("" : "+x"(x.a), "+x"(x.b)); }

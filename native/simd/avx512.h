@@ -164,6 +164,10 @@ inline int vm_pack4(float *p, const vf (&x)[4], const vm (&m)[4]) {
 // vpmaddwd: products of 16-bit pairs, summed into 32 bits.
 inline vi vi_maddwd(vi x, vi y) { return {_mm512_madd_epi16(x.v, y.v)}; }
 
+// vpmaddubsw: products of unsigned bytes of x and signed ones of y, pairs summed into 16 bits.
+inline vi vi_maddubs(vi x, vi y) { return {_mm512_maddubs_epi16(x.v, y.v)}; }
+inline vi vi_add16(vi x, vi y) { return {_mm512_add_epi16(x.v, y.v)}; }
+
 // Token rows and panels of a register tile: 2 panels x 6 rows keep 12 integer and 12 float sums in
 // registers.
 constexpr int kTilePanels = 2;

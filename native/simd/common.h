@@ -11,6 +11,17 @@ inline vi vi_shift_right(vi x) {
   return x;
 }
 
+// 16-bit sums + 4 K of small codes; act: 4 signed bytes.
+inline vi q_dot_narrow(vi sum, vi codes, const uint8_t *act) {
+  int32_t four;
+  std::memcpy(&four, act, 4);
+  sum = vi_add16(sum, vi_maddubs(codes, vi_set1(four)));
+  vi_keep(sum);  // in this order: another one would need more registers than there are
+  return sum;
+}
+// acc + 16-bit sums.
+inline vi q_widen(vi acc, vi sum) { return vi_add(acc, vi_maddwd(sum, vi_set1(0x00010001))); }
+
 // A line of 4 K of FP8 (bytes K 0, 2, 1, 3) as two lines of 2 K of bfloat16.
 inline void f8_lines(vi x, vi &first, vi &second) {
   vi hi, lo;

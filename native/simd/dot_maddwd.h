@@ -1,11 +1,12 @@
 // 8-bit dot products without VNNI: bytes are widened to 16 bits, where u8 * s8 sums are exact
 // (vpmaddubsw would saturate). Activations are stored as 16-bit even and odd halves: k0 k2 | k1 k3,
-// 8 bytes per 4 K.
+// 8 bytes per 4 K. Codes of fewer bits go through vpmaddubsw, with activations of 8 bits.
 #pragma once
 
 namespace kt {
 
 constexpr int kActBytes = 2;  // per quantised activation
+constexpr bool kNarrowDots = true;
 
 struct QLine {  // 16 rows x 4 K codes as 16-bit even and odd bytes
   vi even, odd;

@@ -4,6 +4,7 @@
 namespace kt {
 
 constexpr int kActBytes = 1;  // per quantised activation
+constexpr bool kNarrowDots = false;  // no faster
 
 using QLine = vi;  // 16 rows x 4 K codes
 inline QLine q_line(vi bytes) { return bytes; }

@@ -12,6 +12,7 @@ from tests.native.harness import (
     GGUF_FORMATS,
     Builder,
     Seq,
+    block_elements,
     normal,
     pack,
     packed_random,
@@ -43,6 +44,39 @@ def test_weights_with_zero_scales(library, packed_format):
     else:
         weight = pack(library, packed_format, np.zeros((20, K), np.float32))
     assert not product(library, [weight], normal(1, 20, K)).forward(20).any()
+
+
+# Bytes of a GGUF block that hold codes, and what makes all of these as large as they can be.
+LARGEST = {
+    "I6_K16": (slice(0, 192), 0xFF),
+    "I5_G32": (slice(2, 22), 0xFF),
+    "I5_G32M": (slice(4, 24), 0xFF),
+    "I5_K32M": (slice(16, 176), 0xFF),
+    "I4_G32": (slice(2, 18), 0xFF),
+    "I4_G32M": (slice(4, 20), 0xFF),
+    "I4_K32M": (slice(16, 144), 0xFF),
+    "F4_MX": (slice(1, 17), 0x77),
+    "I3_K16": (slice(0, 96), 0xFF),
+    "I2_K16M": (slice(16, 80), 0xFF),
+}
+
+
+@pytest.mark.parametrize("packed_format", LARGEST)
+def test_the_largest_codes_and_activations(library, packed_format):
+    """All codes at their top and all activations at 127 or -127: sums of narrow integers, where a
+    variant has them, must hold that. Nothing is rounded here but the float32 sums.
+    """
+    kind = GGUF_FORMATS[packed_format]
+    codes, byte = LARGEST[packed_format]
+    raw = random_blocks(kind, 33, K)
+    raw.reshape(33, K // block_elements(kind), -1)[:, :, codes] = byte
+    weight = pack(library, packed_format, raw, source=kind, k=K)
+    x = np.ones((8, K), np.float32)
+    x[1::2] = -1
+    got = product(library, [weight], x).forward(8)
+    normed = reference.rms_norm(torch.from_numpy(x).double(), torch.ones(K), 1e-6)
+    want = reference.linear(normed, unpacked(library, weight)[0])
+    assert relative_error(got, want) < 2e-6
 
 
 @pytest.mark.parametrize("packed_format", FORMATS)
