@@ -1,10 +1,9 @@
-// Paged attention. Keys are cut into splits of 256 at fixed positions. Every split is softmaxed by
-// itself and the splits are combined from left to right, so a row's result does not depend on
-// chunking, batch or thread count. Scores are in units of log 2: queries come scaled by log2(e).
+// Paged attention. Keys are cut into splits of 256 at fixed positions, and these are taken together
+// in spans of 4. Every split is softmaxed by itself, the splits of a span are combined from left to
+// right, and then the spans, so a row's result does not depend on chunking, batch or thread count.
+// Scores are in units of log 2: queries come scaled by log2(e).
 #pragma once
-#include <cmath>
-
-#include "attention_tile.h"
+#include "attention_softmax.h"
 #include "norm.h"
 #include "rope.h"
 
@@ -12,6 +11,9 @@ namespace kt {
 
 // Query rows of a unit: a split's keys and values stay in the second-level cache while they pass.
 constexpr int kAttentionRows = 96;
+// Splits that are combined by themselves before spans are, so that fewer partial outputs have to be
+// kept where splits are computed in parallel.
+constexpr int64_t kSpan = 4;
 constexpr float kLog2E = 1.44269504f;
 
 // The encoded query rows of a unit, all of one KV head, in the order of their positions.
@@ -27,13 +29,14 @@ struct AttentionScratch {
   float *scores;  // [page][row of the tile][32]
   uint8_t *probs;  // [row of the tile][kSplit], or for int8 values [part][row][page]
   float *part;  // [head_padded / 32][row of the tile][32]: a split's unnormalised output
-  float *out;  // [row][head_padded]: that of all splits so far
+  float *span;  // [row][head_padded]: that of a span's splits so far
+  float *out;  // [row][head_padded]: that of all spans so far
   float *head;  // [3][head_padded]
 
   static constexpr int64_t kMostTiles = (kAttentionRows + kQueryTile - 1) / kQueryTile;
   static int64_t bytes(int64_t hp) {
     return kMostTiles * packed_queries(hp) + kQueryTile * (kSplit * 4 + kProbBytes + hp * 4) +
-           (kAttentionRows + 3) * hp * 4;
+           (2 * kAttentionRows + 3) * hp * 4;
   }
   static AttentionScratch at(uint8_t *p, int64_t hp) {
     AttentionScratch s;
@@ -46,90 +49,17 @@ struct AttentionScratch {
     s.probs = p, p += kQueryTile * kProbBytes;
     s.scores = floats(kQueryTile * kSplit);
     s.part = floats(kQueryTile * hp);
+    s.span = floats(kAttentionRows * hp);
     s.out = floats(kAttentionRows * hp);
     s.head = floats(3 * hp);
     return s;
   }
 };
 
-// Softmax state of the rows of a tile.
-struct SplitState {
-  float peak[kQueryTile];
-  float total[kQueryTile];
-};
-
-// One row's scores, page after page `stride` floats apart.
-struct ScoreRow {
-  float *scores;
-  int64_t stride;
-  int from, to;  // pages
-  float *page(int p) const { return scores + p * stride; }
-};
-
-// Hides the keys outside [begin, end) of a split, and returns the largest score.
-inline float mask_split(const ScoreRow &row, int begin, int end) {
-  vf top = vf_set1(-INFINITY);
-  for (int p = row.from; p < row.to; p++) {
-    float *s = row.page(p);
-    for (int i = std::max(0, std::min(32, begin - p * 32)) - 1; i >= 0; i--) s[i] = -INFINITY;
-    for (int i = std::max(0, end - p * 32); i < 32; i++) s[i] = -INFINITY;
-    top = vf_max(top, vf_max(vf_load(s), vf_load(s + 16)));
-  }
-  return vf_reduce_max(top);
-}
-
-// Calls each(page, probabilities of its 32 keys) and returns their sum.
-template <class Each>
-inline float softmax_split(const ScoreRow &row, float peak, Each &&each) {
-  vf lo_sum = vf_zero(), hi_sum = vf_zero();
-  const vf shift = vf_set1(peak == -INFINITY ? 0.0f : peak);
-  for (int p = row.from; p < row.to; p++) {
-    const float *s = row.page(p);
-    const vf lo = vf_exp2(vf_sub(vf_load(s), shift)), hi = vf_exp2(vf_sub(vf_load(s + 16), shift));
-    lo_sum = vf_add(lo_sum, lo);
-    hi_sum = vf_add(hi_sum, hi);
-    each(p, lo, hi);
-  }
-  return vf_sum(vf_add(lo_sum, hi_sum));
-}
-
-// Probabilities of tile row r for int8 values, times the values' scales, as integers of two parts.
-// The largest of the split becomes kMostProb, so that an error is below 2^-15 of it.
-constexpr float kMostProb = 127 * 256 + 127;
-inline float softmax_codes(const KvHead &head, const SplitPages &pages, const ScoreRow &row,
-                           float peak, int r, uint8_t *probs, ProbCodes &codes) {
-  vf top = vf_zero(), broken = vf_zero();
-  const float total = softmax_split(row, peak, [&](int p, vf lo, vf hi) {
-    const float *scales = reinterpret_cast<const float *>(pages.keys[p] + head.value_scales());
-    lo = vf_mul(lo, vf_load(scales)), hi = vf_mul(hi, vf_load(scales + 16));
-    top = vf_max(top, vf_max(lo, hi));
-    broken = vf_fma(vf_add(lo, hi), vf_zero(), broken);  // NaN if a value was not finite
-    vf_store(row.page(p), lo), vf_store(row.page(p) + 16, hi);
-  });
-  const float most = vf_reduce_max(top), scale = most / kMostProb + vf_sum(broken);
-  const vf inverse = vf_set1(most > 0 ? kMostProb / most : 0.0f);
-  const vi round = vi_set1(128);
-  vi high_sum = vi_zero(), low_sum = vi_zero();
-  for (int p = row.from; p < row.to; p++) {
-    const vi lo = vi_round(vf_mul(vf_load(row.page(p)), inverse));
-    const vi hi = vi_round(vf_mul(vf_load(row.page(p) + 16), inverse));
-    const vi lo_high = vi_shr<8>(vi_add(lo, round)), hi_high = vi_shr<8>(vi_add(hi, round));
-    const vi lo_low = vi_sub(lo, vi_shl<8>(lo_high)), hi_low = vi_sub(hi, vi_shl<8>(hi_high));
-    high_sum = vi_add(high_sum, vi_add(lo_high, hi_high));
-    low_sum = vi_add(low_sum, vi_add(lo_low, hi_low));
-    uint8_t *to = probs + r * kProbPart + p * kProbPage;
-    store_codes(lo_high, hi_high, 256.0f * scale, to);
-    store_codes(lo_low, hi_low, scale, to + kQueryTile * kProbPart);
-  }
-  codes.scale[0][r] = 256.0f * scale, codes.scale[1][r] = scale;
-  codes.negative[0][r] = -vi_sum(high_sum), codes.negative[1][r] = -vi_sum(low_sum);
-  return total;
-}
-
 // One split, for the rows of q from `row` on that one tile takes: into scratch.part and state.
-// fetch: this tile is the first of its split.
+// ahead: what is fetched meanwhile.
 inline int attend_tile(const KvHead &head, const SplitPages &pages, int64_t first, int window,
-                       const QueryRows &q, int row, bool fetch, AttentionScratch &s,
+                       const QueryRows &q, int row, PageStream &ahead, AttentionScratch &s,
                        SplitState &state) {
   const int count = std::min(kQueryTile, q.count - row);
   const int64_t *position = q.position + row;
@@ -143,38 +73,94 @@ inline int attend_tile(const KvHead &head, const SplitPages &pages, int64_t firs
   const QueryTile tile{q.row + row, s.packed + row / kQueryTile * packed_queries(head.padded),
                        count};
   const int64_t stride = int64_t(count) * 32;
-  for (int p = from; p < to; p++) scores(head, tile, pages.keys[p], fetch, s.scores + p * stride);
+  scores(head, tile, pages, from, to, ahead, s.scores);
+  const auto scored = [&](int r) { return ScoreRow{s.scores + r * 32, stride, from, to}; };
+  for (int r = 0; r < count; r++)
+    state.peak[r] = mask_split(scored(r), begin(position[r]), end(position[r]));
   ProbCodes codes;
-  for (int r = 0; r < count; r++) {
-    const ScoreRow scored{s.scores + r * 32, stride, from, to};
-    const float peak = mask_split(scored, begin(position[r]), end(position[r]));
-    state.peak[r] = peak;
-    if (head.format == KT_KV_INT8)
-      state.total[r] = softmax_codes(head, pages, scored, peak, r, s.probs, codes);
-    else
-      state.total[r] = softmax_split(scored, peak, [&](int p, vf lo, vf hi) {
-        b_store(s.probs + r * kProbRow + p * 32 * kHalfBytes, lo, hi);
-      });
-  }
+  if (head.format == KT_KV_INT8)
+    softmax_codes(head, pages, count, scored, ahead, state, s.probs, codes);
+  else
+    softmax_halves(count, scored, ahead, state, s.probs);
   for (int64_t d = 0; d < head.padded / 32; d++)
-    sum_values(head, pages, from, to, d, s.probs, codes, count, fetch, s.part + d * stride);
+    sum_values(head, pages, from, to, d, s.probs, codes, count, ahead, s.part + d * stride);
   return count;
 }
 
-// acc <- acc combined with the next split of one row, whose blocks of 32 dims lie `stride` floats
-// apart. A row starts with peak -infinity and total 0.
-inline void combine_split(float *peak, float *total, float *acc, float next_peak, float next_total,
-                          const float *next, int64_t stride, int64_t hp) {
-  if (next_peak == -INFINITY) return;  // no key of the split is seen by this row
-  const float top = std::max(*peak, next_peak);
-  alignas(64) float weight[16] = {*peak - top, next_peak - top};
-  vf_store(weight, vf_exp2(vf_load(weight)));
-  const float keep = *peak == -INFINITY ? 0.0f : weight[0], add = weight[1];
+// How a row's sums so far and those of its next split add up: keep * sums + add * next.
+struct SplitWeights {
+  static constexpr int kMost = 16;
+  float keep[kMost], add[kMost];
+};
+
+// Weights of up to 16 rows, or of as many splits of one. before, next: the largest score so far,
+// and of the next split; -infinity: no key was seen. Neither depends on its neighbours.
+inline void weigh_splits(const float *before, const float *next, int count, SplitWeights &w) {
+  alignas(64) float old[SplitWeights::kMost] = {}, fresh[SplitWeights::kMost] = {};
+  for (int i = 0; i < count; i++) {
+    const float top = std::max(before[i], next[i]);
+    old[i] = before[i] == -INFINITY ? -INFINITY : before[i] - top;
+    fresh[i] = next[i] == -INFINITY ? -INFINITY : next[i] - top;
+  }
+  vf_store(w.keep, vf_exp2(vf_load(old)));
+  vf_store(w.add, vf_exp2(vf_load(fresh)));
+}
+
+// acc <- keep * acc + add * next; blocks of 32 dims of `next` lie `stride` floats apart.
+inline void add_split(float *acc, const float *next, int64_t stride, int64_t hp, float keep,
+                      float add) {
   for (int64_t i = 0; i < hp; i += 16)
     vf_store(acc + i, vf_fma(vf_load(next + i / 32 * stride + i % 32), vf_set1(add),
                              vf_mul(vf_load(acc + i), vf_set1(keep))));
-  *total = *total * keep + next_total * add;
-  *peak = top;
+}
+
+// Softmax state of a unit's rows, and their unnormalised outputs, over some splits.
+struct RowSums {
+  float peak[kAttentionRows];
+  float total[kAttentionRows];
+  float *out;  // [row][hp]
+
+  void reset(int rows, int64_t hp) {
+    std::fill(peak, peak + rows, -INFINITY);
+    std::fill(total, total + rows, 0.0f);
+    std::memset(out, 0, size_t(rows * hp) * 4);
+  }
+  // What follows, of rows row .. row + count - 1. Blocks of 32 dims of row r lie at next + r *
+  // row_stride, block_stride apart.
+  void add(int row, int count, const float *next_peak, const float *next_total, const float *next,
+           int64_t row_stride, int64_t block_stride, int64_t hp) {
+    SplitWeights w;
+    for (int r = 0; r < count; r++) {
+      const int i = r % SplitWeights::kMost, at = row + r;
+      if (i == 0)
+        weigh_splits(peak + at, next_peak + r, std::min(count - r, SplitWeights::kMost), w);
+      if (next_peak[r] == -INFINITY) continue;  // no key of it is seen by this row
+      add_split(out + at * hp, next + r * row_stride, block_stride, hp, w.keep[i], w.add[i]);
+      total[at] = total[at] * w.keep[i] + next_total[r] * w.add[i];
+      peak[at] = std::max(peak[at], next_peak[r]);
+    }
+  }
+};
+
+// Partial sums of one row, from left to right as RowSums::add has it: outputs are parts
+// [count][hp]. Into acc, *peak and *total.
+inline void combine(const float *peaks, const float *totals, const float *parts, int64_t count,
+                    int64_t hp, float *acc, float *peak, float *total) {
+  float top = -INFINITY, sum = 0;
+  std::memset(acc, 0, size_t(hp) * 4);
+  SplitWeights w;
+  for (int64_t from = 0; from < count; from += SplitWeights::kMost) {
+    const int n = int(std::min<int64_t>(count - from, SplitWeights::kMost));
+    float before[SplitWeights::kMost];
+    for (int i = 0; i < n; i++) before[i] = top, top = std::max(top, peaks[from + i]);
+    weigh_splits(before, peaks + from, n, w);
+    for (int i = 0; i < n; i++) {
+      if (peaks[from + i] == -INFINITY) continue;
+      add_split(acc, parts + (from + i) * hp, 32, hp, w.keep[i], w.add[i]);
+      sum = sum * w.keep[i] + totals[from + i] * w.add[i];
+    }
+  }
+  *peak = top, *total = sum;
 }
 
 }  // namespace kt

@@ -38,7 +38,51 @@ struct ProbCodes {
 // The pages of a split, for one KV head.
 struct SplitPages {
   const uint8_t *keys[kSplitPages];
-  const uint8_t *next_keys[kSplitPages];  // of the next split, fetched meanwhile; or NULL
+};
+
+// The pages of one KV head that are read next. They are fetched in the order of their addresses,
+// evenly over the steps of what is computed meanwhile: memory is then busy all the time, and the
+// processor's own prefetcher sees one stream.
+class PageStream {
+ public:
+  PageStream() = default;  // nothing
+  // From page `page` of the table on.
+  PageStream(const KvLayer &kv, const int32_t *table, int head, int64_t page)
+      : kv_(&kv), table_(table), head_(head), page_(page) {}
+  // Before each split: fetch up to page `due` here and now, where that has not been done, and then
+  // up to page `end` step by step; `rate`: so many times a step's share.
+  void until(int64_t due, int64_t end, int rate) {
+    end_ = due, rate_ = 1;
+    while (at_ < stop_ || page_ < due) step();
+    end_ = end, rate_ = rate;
+  }
+  // A step's share: two lines.
+  void step() {
+    for (int i = 0; i < rate_; i++) {
+      if (at_ >= stop_ && !turn_page()) return;
+      _mm_prefetch(reinterpret_cast<const char *>(at_), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char *>(at_) + 64, _MM_HINT_T0);
+      at_ += 128;
+    }
+  }
+  // The next `bytes` of a page, for whoever fetches them himself; NULL: there are none.
+  const uint8_t *take(int64_t bytes) {
+    if (at_ >= stop_ && !turn_page()) return nullptr;
+    at_ += bytes;
+    return at_ - bytes;
+  }
+
+ private:
+  bool turn_page() {
+    if (page_ == end_) return false;
+    at_ = kv_->at(table_[page_++], head_), stop_ = at_ + kv_->head.bytes;
+    return true;
+  }
+  const KvLayer *kv_ = nullptr;
+  const int32_t *table_ = nullptr;
+  int head_ = 0, rate_ = 0;
+  int64_t page_ = 0, end_ = 0;
+  const uint8_t *at_ = nullptr, *stop_ = nullptr;
 };
 
 // Encoded query rows, and their copy in the order in which a vector tile reads them.
@@ -84,24 +128,20 @@ inline TileArgs panel_tile(const uint8_t *lines, int64_t panel_bytes, int64_t bl
 
 namespace kt {
 
-// Scores with the keys of a page; out [count][32]. fetch: the page's values, which are read next.
-inline void scores(const KvHead &h, const QueryTile &q, const uint8_t *keys, bool fetch,
-                   float *out) {
-  const uint8_t *ahead = fetch ? keys + h.values() : nullptr;
-  if (h.format == KT_KV_BF16) return score_halves(h, q, keys, out, ahead);
-  run_tiles(KT_I8_G32,
-            panel_tile(keys, h.panel_bytes, h.padded / 32, out, ahead, h.bytes - h.values()),
-            q.rows, q.count);
+// Scores with the keys of pages [from, to); out [page][count][32].
+inline void scores(const KvHead &h, const QueryTile &q, const SplitPages &s, int from, int to,
+                   PageStream &ahead, float *out) {
+  (h.format == KT_KV_BF16 ? score_halves : score_codes)(h, q, s, from, to, ahead, out);
 }
 
 // Sums of dims 32 d .. 32 d + 31 over the values of pages [from, to), weighted by a tile's
-// probabilities; out [count][32]. fetch: the next split's keys, which are read next.
+// probabilities; out [count][32].
 inline void sum_values(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
-                       const uint8_t *probs, const ProbCodes &codes, int count, bool fetch,
+                       const uint8_t *probs, const ProbCodes &codes, int count, PageStream &ahead,
                        float *out) {
-  if (h.format == KT_KV_BF16) return sum_halves(h, s, from, to, d, probs, count, fetch, out);
+  if (h.format == KT_KV_BF16) return sum_halves(h, s, from, to, d, probs, count, ahead, out);
   for (int part = 0; part < 2; part++)
-    sum_codes(h, s, from, to, d, probs + part * kQueryTile * kProbPart, codes, part, count, fetch,
+    sum_codes(h, s, from, to, d, probs + part * kQueryTile * kProbPart, codes, part, count, ahead,
               out);
 }
 

@@ -5,6 +5,7 @@
 namespace kt {
 
 constexpr int kPairBytes = 2 * kHalfBytes;  // of two activations
+constexpr int kQuadBytes = 4 * kActBytes;  // of four codes
 
 // Heights of vector tiles: the least that holds `count` rows. f(std::integral_constant).
 template <class F>
@@ -24,18 +25,36 @@ inline int padded_rows(int count) {
   return height;
 }
 
-// Bytes of a packed tile.
+// Bytes of a packed tile of either kind.
 inline int64_t packed_queries(int64_t hp) { return kQueryTile * hp * kHalfBytes; }
-// [pair of dims][row], rows up to the tile's height zero.
-inline void pack_queries(const void *const *rows, int count, int64_t hp, uint8_t *out) {
+
+// Copies `bytes` of every row, and zeros for rows up to the tile's height.
+inline uint8_t *pack_column(const void *const *rows, int count, int64_t at, int64_t bytes,
+                            uint8_t *out) {
   const int height = padded_rows(count);
-  for (int64_t k = 0; k < hp / 2; k++)
-    for (int r = 0; r < height; r++, out += kPairBytes) {
-      if (r < count)
-        std::memcpy(out, static_cast<const uint8_t *>(rows[r]) + k * kPairBytes, kPairBytes);
-      else
-        std::memset(out, 0, kPairBytes);
-    }
+  for (int r = 0; r < height; r++, out += bytes) {
+    if (r < count)
+      std::memcpy(out, static_cast<const uint8_t *>(rows[r]) + at, size_t(bytes));
+    else
+      std::memset(out, 0, size_t(bytes));
+  }
+  return out;
+}
+// bfloat16: [pair of dims][row].
+// int8: for each block of 32 dims [quad of dims][row], then scale[row] and negative sum[row].
+inline void pack_queries(int format, const void *const *rows, int count, int64_t hp, uint8_t *out) {
+  if (format == KT_KV_BF16) {
+    for (int64_t k = 0; k < hp / 2; k++)
+      out = pack_column(rows, count, k * kPairBytes, kPairBytes, out);
+    return;
+  }
+  const int64_t blocks = hp / 32, scales = hp * kActBytes, sums = scales + 2 * blocks * 4;
+  for (int64_t b = 0; b < blocks; b++) {
+    for (int64_t k = b * 8; k < b * 8 + 8; k++)
+      out = pack_column(rows, count, k * kQuadBytes, kQuadBytes, out);
+    out = pack_column(rows, count, scales + b * 4, 4, out);
+    out = pack_column(rows, count, sums + b * 4, 4, out);
+  }
 }
 
 // Adds a line of both panels' two K to the sums. acts: of the first row.
@@ -63,48 +82,93 @@ inline void dot_quad(const uint8_t *lines, int64_t panel_bytes, const uint8_t *a
     for (int p = 0; p < P; p++) sum[p][t] = q_dot(sum[p][t], w[p], acts + t * row_bytes);
 }
 
-inline void store_codes(vi lo, vi hi, float, uint8_t *page) { q_store(page, lo, hi); }
-
-inline void fetch_lines(const uint8_t *at) {
-  _mm_prefetch(reinterpret_cast<const char *>(at), _MM_HINT_T0);
-  _mm_prefetch(reinterpret_cast<const char *>(at) + 64, _MM_HINT_T0);
-}
+inline void end_codes(float, uint8_t *) {}
 
 template <int T>
-__attribute__((flatten)) void half_scores(const KvHead &h, const QueryTile &q, const uint8_t *keys,
-                                          float *out, const uint8_t *ahead) {
+__attribute__((flatten)) void half_scores(const KvHead &h, const QueryTile &q, const SplitPages &s,
+                                          int from, int to, PageStream &fetch, float *out) {
   constexpr int P = kTilePanels;
-  for (int first = 0; first < 2; first += P) {
+  PageStream ahead = fetch;
+  for (int i = 2 * from; i < 2 * to; i += P) {
+    const int first = i % 2;
     vf sum[P][T];
 #pragma GCC unroll 24
-    for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vf_zero();
-    const uint8_t *lines = keys + first * h.panel_bytes, *acts = q.packed;
+    for (int j = 0; j < P * T; j++) sum[j % P][j / P] = vf_zero();
+    const uint8_t *lines = s.keys[i / 2] + first * h.panel_bytes, *acts = q.packed;
     for (int64_t k = 0; k < h.padded / 2; k++, acts += T * kPairBytes) {
-      if (ahead && first == 0) fetch_lines(ahead + k * 128);
+      if (first == 0) ahead.step();
       dot_pair<P, T>(lines + k * 64, h.panel_bytes, acts, kPairBytes, sum);
     }
+    float *to_row = out + i / 2 * q.count * 32 + first * 16;
 #pragma GCC unroll 12
     for (int t = 0; t < T; t++)
       if (t < q.count)
-        for (int p = 0; p < P; p++) vf_store(out + t * 32 + (first + p) * 16, sum[p][t]);
+        for (int p = 0; p < P; p++) vf_store(to_row + t * 32 + p * 16, sum[p][t]);
   }
+  fetch = ahead;
+}
+
+// Exact integer sums over 32 dims, each multiplied by the scales of key and query.
+template <int T>
+__attribute__((flatten)) void code_scores(const KvHead &h, const QueryTile &q, const SplitPages &s,
+                                          int from, int to, PageStream &fetch, float *out) {
+  constexpr int P = kTilePanels;
+  PageStream ahead = fetch;
+  for (int i = 2 * from; i < 2 * to; i += P) {
+    const int first = i % 2;
+    const uint8_t *lines = s.keys[i / 2] + first * h.panel_bytes, *acts = q.packed;
+    const uint8_t *scales = lines + h.padded * 16;
+    alignas(64) float sum[T][P][16];
+    for (int64_t b = 0; b < h.padded / 32; b++, lines += 512, scales += 32) {
+      const float *act_scale = reinterpret_cast<const float *>(acts + 8 * T * kQuadBytes);
+      const int32_t *negative = reinterpret_cast<const int32_t *>(act_scale + T);
+      vi acc[P][T];
+#pragma GCC unroll 12
+      for (int t = 0; t < T; t++) {
+        const vi zero = vi_shl<KeyFormat::kZeroLog2>(vi_set1(negative[t]));
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) acc[p][t] = zero, vi_keep(acc[p][t]);
+      }
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; k++, acts += T * kQuadBytes) {
+        if (first == 0) ahead.step();
+        dot_quad<P, T>(lines + k * 64, h.panel_bytes, acts, kQuadBytes, acc);
+      }
+      acts += T * 8;
+      vf key_scale[P];
+#pragma GCC unroll 2
+      for (int p = 0; p < P; p++) key_scale[p] = vf_load_f16(scales + p * h.panel_bytes);
+#pragma GCC unroll 12
+      for (int t = 0; t < T; t++)
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) {
+          const vf scale = vf_mul(key_scale[p], vf_set1(act_scale[t]));
+          const vf before = b ? vf_load(sum[t][p]) : vf_zero();
+          vf_store(sum[t][p], vf_fma(vf_from(acc[p][t]), scale, before));
+        }
+    }
+    float *to_row = out + i / 2 * q.count * 32 + first * 16;
+    for (int t = 0; t < q.count; t++)
+      for (int p = 0; p < P; p++) vf_store(to_row + t * 32 + p * 16, vf_load(sum[t][p]));
+  }
+  fetch = ahead;
 }
 
 template <int T>
 __attribute__((flatten)) void half_sums(const KvHead &h, const SplitPages &s, int from, int to,
-                                        int64_t d, const uint8_t *probs, int count, bool fetch,
-                                        float *out) {
+                                        int64_t d, const uint8_t *probs, int count,
+                                        PageStream &fetch, float *out) {
   constexpr int P = kTilePanels;
+  PageStream ahead = fetch;
   for (int first = 0; first < 2; first += P) {
     vf sum[P][T];
 #pragma GCC unroll 24
     for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vf_zero();
     for (int page = from; page < to; page++) {
       const uint8_t *lines = s.keys[page] + h.values() + d * 2048 + first * 1024;
-      const uint8_t *ahead = fetch && first == 0 ? s.next_keys[page] : nullptr;
       const uint8_t *acts = probs + page * 32 * kHalfBytes;
       for (int k = 0; k < 16; k++) {
-        if (ahead) fetch_lines(ahead + d * 2048 + k * 128);
+        if (first == 0) ahead.step();
         dot_pair<P, T>(lines + k * 64, 1024, acts + k * kPairBytes, kProbRow, sum);
       }
     }
@@ -113,25 +177,25 @@ __attribute__((flatten)) void half_sums(const KvHead &h, const SplitPages &s, in
       if (t < count)
         for (int p = 0; p < P; p++) vf_store(out + t * 32 + (first + p) * 16, sum[p][t]);
   }
+  fetch = ahead;
 }
 
 // Exact integer sums over the split, then one multiplication by the part's scale.
 template <int T>
 __attribute__((flatten)) void code_sums(const KvHead &h, const SplitPages &s, int from, int to,
                                         int64_t d, const uint8_t *probs, const ProbCodes &codes,
-                                        int part, int count, bool fetch, float *out) {
+                                        int part, int count, PageStream &fetch, float *out) {
   constexpr int P = kTilePanels;
-  const int64_t step = h.values() / (h.padded / 32);  // bytes fetched for a page
+  PageStream ahead = fetch;
   for (int first = 0; first < 2; first += P) {
     vi sum[P][T];
 #pragma GCC unroll 24
     for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vi_zero();
     for (int page = from; page < to; page++) {
       const uint8_t *lines = s.keys[page] + h.values() + d * 1024 + first * 512;
-      const uint8_t *ahead = first == 0 ? s.next_keys[page] : nullptr;
       const uint8_t *acts = probs + page * kProbPage;
       for (int k = 0; k < 8; k++) {
-        if (ahead && fetch) fetch_lines(ahead + d * step + (part * 8 + k) * step / 16);
+        if (first == 0 && k % 2 == 0) ahead.step();
         dot_quad<P, T>(lines + k * 64, 512, acts + k * 4 * kActBytes, kProbPart, sum);
       }
     }
@@ -146,21 +210,26 @@ __attribute__((flatten)) void code_sums(const KvHead &h, const SplitPages &s, in
         }
       }
   }
+  fetch = ahead;
 }
 
-inline void score_halves(const KvHead &h, const QueryTile &q, const uint8_t *keys, float *out,
-                         const uint8_t *ahead) {
-  with_height(q.count, [&](auto t) { half_scores<t>(h, q, keys, out, ahead); });
+inline void score_halves(const KvHead &h, const QueryTile &q, const SplitPages &s, int from, int to,
+                         PageStream &ahead, float *out) {
+  with_height(q.count, [&](auto t) { half_scores<t>(h, q, s, from, to, ahead, out); });
+}
+inline void score_codes(const KvHead &h, const QueryTile &q, const SplitPages &s, int from, int to,
+                        PageStream &ahead, float *out) {
+  with_height(q.count, [&](auto t) { code_scores<t>(h, q, s, from, to, ahead, out); });
 }
 inline void sum_halves(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
-                       const uint8_t *probs, int count, bool fetch, float *out) {
-  with_height(count, [&](auto t) { half_sums<t>(h, s, from, to, d, probs, count, fetch, out); });
+                       const uint8_t *probs, int count, PageStream &ahead, float *out) {
+  with_height(count, [&](auto t) { half_sums<t>(h, s, from, to, d, probs, count, ahead, out); });
 }
 inline void sum_codes(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
-                      const uint8_t *probs, const ProbCodes &codes, int part, int count, bool fetch,
-                      float *out) {
+                      const uint8_t *probs, const ProbCodes &codes, int part, int count,
+                      PageStream &ahead, float *out) {
   with_height(count, [&](auto t) {
-    code_sums<t>(h, s, from, to, d, probs, codes, part, count, fetch, out);
+    code_sums<t>(h, s, from, to, d, probs, codes, part, count, ahead, out);
   });
 }
 

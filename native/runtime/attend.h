@@ -73,17 +73,13 @@ inline QueryRows Program::query_rows(const kt_attention &a, const QueryBlock &b,
   return q;
 }
 
-// The pages of a split of a sequence whose last position is `last`. next: the split after it
-// follows.
+// The pages of a split, of a sequence of `end` pages.
 inline SplitPages split_pages(const KvLayer &kv, const int32_t *table, int head, int64_t split,
-                              int64_t last, bool next) {
+                              int64_t end) {
   SplitPages pages{};
-  const int64_t end = last / kPageTokens + 1;
-  for (int p = 0; p < kSplitPages; p++) {
-    const int64_t here = split * kSplitPages + p, there = here + kSplitPages;
-    if (here < end) pages.keys[p] = kv.at(table[here], head);
-    if (next && there < end) pages.next_keys[p] = kv.at(table[there], head);
-  }
+  const int64_t first = split * kSplitPages;
+  for (int64_t p = first; p < std::min(first + kSplitPages, end); p++)
+    pages.keys[p - first] = kv.at(table[p], head);
   return pages;
 }
 
@@ -113,23 +109,41 @@ inline void Program::attention(Step &s, Worker w) {
 
   const int group = a.n_heads / a.n_kv_heads;
   const int64_t head_units = a.n_heads / unit_heads_;
-  // done(first row, rows, split, state) of every tile of the block's rows.
-  const auto each_split = [&](const QueryBlock &b, int64_t from, int64_t to, int first_head,
-                              auto &&done) {
+  // Splits [from, to) of a block's rows; ended(n, sums) with the sums
+  // of those among n * length .. (n + 1) * length - 1.
+  const auto each_span = [&](const QueryBlock &b, int64_t from, int64_t to, int first_head,
+                             int64_t length, auto &&ended) {
     const QueryRows q = query_rows(a, b, first_head);
-    for (int row = 0; kv.head.format == KT_KV_BF16 && row < q.count; row += kQueryTile)
-      pack_queries(q.row + row, std::min(kQueryTile, q.count - row), hp,
+    for (int row = 0; row < q.count; row += kQueryTile)
+      pack_queries(kv.head.format, q.row + row, std::min(kQueryTile, q.count - row), hp,
                    scratch.packed + row / kQueryTile * packed_queries(hp));
     const int32_t *table = batch_->page_table + int64_t(b.seq) * batch_->page_stride;
+    const int kv_head = first_head / group;
+    const int64_t end = (b.position + b.count - 1) / kPageTokens + 1;
+    // While the first tile of a split is computed, the next one is fetched; at first this one, too.
+    PageStream ahead(kv, table, kv_head, from * kSplitPages), nothing;
+    const int64_t fetched = std::min(end, to * kSplitPages);
+    const auto fetch = [&](int64_t split) {
+      const int64_t next = (split + 1) * kSplitPages;
+      const int64_t due = split == from ? split * kSplitPages + 2 : next;
+      ahead.until(std::min(due, fetched), std::min(next + kSplitPages, fetched),
+                  split == from ? 2 : 1);
+    };
     SplitState state;
+    RowSums sums;
+    sums.out = scratch.span;
+    sums.reset(q.count, hp);
     for (int64_t split = from; split < to; split++) {
-      const SplitPages pages = split_pages(kv, table, first_head / group, split,
-                                           b.position + b.count - 1, split + 1 < to);
+      const SplitPages pages = split_pages(kv, table, kv_head, split, end);
+      fetch(split);
       for (int row = 0; row < q.count; row += kQueryTile) {
-        const int count =
-            attend_tile(kv.head, pages, split * kSplit, a.window, q, row, row == 0, scratch, state);
-        done(row, count, split, state);
+        const int count = attend_tile(kv.head, pages, split * kSplit, a.window, q, row,
+                                      row ? nothing : ahead, scratch, state);
+        sums.add(row, count, state.peak, state.total, scratch.part, 32, count * 32, hp);
       }
+      if ((split + 1) % length && split + 1 < to) continue;
+      ended(split / length, sums);
+      sums.reset(q.count, hp);
     }
   };
   // Splits of a block: none before the window of its first row, none after its last row.
@@ -143,59 +157,70 @@ inline void Program::attention(Step &s, Worker w) {
   const int64_t units = int64_t(blocks_.size()) * head_units;
   const bool parallel_splits =
       splits_ > 1 && units < 4 * w.count && rows_ * a.n_heads * splits_ <= kPartialRows;
-  float *partial = reinterpret_cast<float *>(partial_.data());
-  const auto partial_of = [&](int64_t row, int64_t head, int64_t split) {
-    return partial + ((row * a.n_heads + head) * splits_ + split) * (hp + 2);
-  };
   if (!parallel_splits) {
     s.units[1].each(units, chunk_of(units, w.count), [&](int64_t unit) {
       const QueryBlock &b = blocks_[size_t(unit / head_units)];
       const int first_head = int(unit % head_units) * unit_heads_, rows = b.count * unit_heads_;
-      float peak[kAttentionRows], sum[kAttentionRows];
-      std::fill(peak, peak + rows, -INFINITY);
-      std::fill(sum, sum + rows, 0.0f);
-      std::memset(scratch.out, 0, size_t(rows * hp) * 4);
-      each_split(b, first_split(b), end_split(b), first_head,
-                 [&](int row, int count, int64_t, const SplitState &state) {
-                   for (int r = 0; r < count; r++)
-                     combine_split(peak + row + r, sum + row + r, scratch.out + (row + r) * hp,
-                                   state.peak[r], state.total[r], scratch.part + r * 32, count * 32,
-                                   hp);
-                 });
+      RowSums all;
+      all.out = scratch.out;
+      all.reset(rows, hp);
+      each_span(b, first_split(b), end_split(b), first_head, kSpan,
+                [&](int64_t, const RowSums &sums) {
+                  all.add(0, rows, sums.peak, sums.total, sums.out, hp, 32, hp);
+                });
       for (int r = 0; r < rows; r++)
-        finish_row(s, b.row + r / unit_heads_, first_head + r % unit_heads_, scratch.out + r * hp,
-                   sum[r]);
+        finish_row(s, b.row + r / unit_heads_, first_head + r % unit_heads_, all.out + r * hp,
+                   all.total[r]);
     });
   } else {
-    // Units are runs of splits, so that a split's pages are fetched during the one before.
-    const int64_t length = std::clamp<int64_t>(units * splits_ / (8 * w.count), 1, 8);
-    const int64_t runs = ceil_div(splits_, length);
-    s.units[1].each(units * runs, 1, [&](int64_t unit) {
-      const int first_head = int(unit / runs % head_units) * unit_heads_;
-      const QueryBlock &b = blocks_[size_t(unit / runs / head_units)];
-      const int64_t from = unit % runs * length;
-      each_split(b, std::max(from, first_split(b)), std::min(from + length, end_split(b)),
-                 first_head, [&](int row, int count, int64_t split, const SplitState &state) {
-                   for (int r = 0; r < count; r++) {
-                     float *p = partial_of(b.row + (row + r) / unit_heads_,
-                                           first_head + (row + r) % unit_heads_, split);
-                     p[0] = state.peak[r], p[1] = state.total[r];
-                     for (int64_t d = 0; d < hp / 32; d++)
-                       std::memcpy(p + 2 + d * 32, scratch.part + (d * count + r) * 32, 128);
-                   }
-                 });
+    // Units are spans, or splits where spans are too few; handed out in long runs, since only
+    // within one the next split is fetched during the one before.
+    const int64_t length = units * splits_ < 4 * kSpan * w.count ? 1 : kSpan;
+    const int64_t parts = ceil_div(splits_, length);
+    // Peaks, totals and outputs of units: [row][head][unit].
+    float *peaks = reinterpret_cast<float *>(partial_.data()), *totals = peaks + kPartialRows;
+    float *outs = totals + kPartialRows;
+    total = units * parts;
+    s.units[1].each_run(total, ceil_div(total, w.count + 1), [&](int64_t unit, int64_t end) {
+      for (int64_t next; unit < end; unit = next) {
+        const int64_t of = unit / parts;
+        next = std::min(end, (of + 1) * parts);
+        const QueryBlock &b = blocks_[size_t(of / head_units)];
+        const int first_head = int(of % head_units) * unit_heads_;
+        each_span(b, std::max((unit - of * parts) * length, first_split(b)),
+                  std::min((next - of * parts) * length, end_split(b)), first_head, length,
+                  [&](int64_t part, const RowSums &sums) {
+                    for (int r = 0; r < b.count * unit_heads_; r++) {
+                      const int64_t row = b.row + r / unit_heads_;
+                      const int64_t head = first_head + r % unit_heads_;
+                      const int64_t at = (row * a.n_heads + head) * parts + part;
+                      peaks[at] = sums.peak[r], totals[at] = sums.total[r];
+                      std::memcpy(outs + at * hp, sums.out + r * hp, size_t(hp) * 4);
+                    }
+                  });
+      }
     });
     total = int64_t(blocks_.size()) * a.n_heads;
     s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
       const QueryBlock &b = blocks_[size_t(unit / a.n_heads)];
       const int head = int(unit % a.n_heads);
       for (int i = 0; i < b.count; i++) {
-        float peak = -INFINITY, sum = 0;
-        std::memset(scratch.out, 0, size_t(hp) * 4);
-        for (int64_t split = first_split(b); split < end_split(b); split++) {
-          const float *p = partial_of(b.row + i, head, split);
-          combine_split(&peak, &sum, scratch.out, p[0], p[1], p + 2, 32, hp);
+        const int64_t first = ((b.row + i) * a.n_heads + head) * parts;
+        int64_t from = first + first_split(b) / length,
+                to = first + (end_split(b) - 1) / length + 1;
+        if (length == 1) {  // splits to spans, in place
+          int64_t spans = first;
+          for (int64_t at = from, next; at < to; at = next, spans++) {
+            next = std::min(to, first + ((at - first) / kSpan + 1) * kSpan);
+            combine(peaks + at, totals + at, outs + at * hp, next - at, hp, scratch.out,
+                    peaks + spans, totals + spans);
+            std::memcpy(outs + spans * hp, scratch.out, size_t(hp) * 4);
+          }
+          from = first, to = spans;
         }
+        float peak, sum;
+        combine(peaks + from, totals + from, outs + from * hp, to - from, hp, scratch.out, &peak,
+                &sum);
         finish_row(s, b.row + i, head, scratch.out, sum);
       }
     });

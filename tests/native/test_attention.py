@@ -233,14 +233,17 @@ def test_chunks_and_threads_give_the_same_bits(library, case, kv_format):
 
 
 @pytest.mark.parametrize("kv_format", ["bf16", "int8"])
-def test_parallel_splits_are_the_serial_ones(library, kv_format):
-    """A late query alone is cut into key splits for all threads; in a large batch its splits stay
-    together on one.
+@pytest.mark.parametrize(("kv_heads", "window"), [(1, 0), (1, 700), (7, 700)])
+def test_parallel_splits_are_the_serial_ones(library, kv_format, kv_heads, window):
+    """A late query alone is cut into key splits for all threads, or with many KV heads into spans
+    of four, which a window may cut; in a large batch its splits stay together on one.
     """
     length = 5 * 256 + 5
-    qkv = normal(6, length, 4 * 32)
+    qkv = normal(6, length, (max(2, kv_heads) + 2 * kv_heads) * 32)
     pages = shuffled(length)
-    program = program_of(library, qkv, 2, 1, threads=2, kv_format=kv_format)
+    heads = (max(2, kv_heads), kv_heads)
+    options = {"window": window, "kv_format": kv_format}
+    program = program_of(library, qkv, *heads, threads=2, **options)
     serial = program.forward([Seq(range(length), pages=pages)])
     for row in (length - 1, 1280, 1279, 700, 256, 255):  # a page's first token clears the rest
         assert_same_bits(program.forward([Seq([row], row, pages)]), serial[row : row + 1])
