@@ -109,8 +109,8 @@ inline void Program::attention(Step &s, Worker w) {
 
   const int group = a.n_heads / a.n_kv_heads;
   const int64_t head_units = a.n_heads / unit_heads_;
-  // Splits [from, to) of a block's rows; ended(n, sums) with the sums
-  // of those among n * length .. (n + 1) * length - 1.
+  // Splits [from, to) of a block's rows; ended(n, sums) with the sums of those among n * length ..
+  // (n + 1) * length - 1.
   const auto each_span = [&](const QueryBlock &b, int64_t from, int64_t to, int first_head,
                              int64_t length, auto &&ended) {
     const QueryRows q = query_rows(a, b, first_head);
