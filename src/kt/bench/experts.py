@@ -219,8 +219,10 @@ def _measure(
 
 
 def _rotation(layers: Layers, tokens: Tokens, count: int) -> Iterator[tuple[int, I32]]:
-    """(layer, tokens) without end. The first, with layer -1 (the last one), is the warm-up."""
-    yield -1, tokens.ids(count, 0)
+    """(layer, tokens) without end. The first ones, with negative layers, are the warm-up: a layer's
+    first pass over so many tokens also gets the memory that it works in."""
+    for layer in range(-len(layers), 0):
+        yield layer, tokens.ids(count, 0)
     call = 1
     while True:
         yield call % len(layers), tokens.ids(count, call)
