@@ -74,7 +74,7 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   const int64_t total = to - from, first = from;
   // One token over lines of floats is a pure stream, which the hardware fetches best itself.
   if (total == 1 && !tiles.decode && m.encoding != ENC_INT) ahead = nullptr;
-  const bool decode = tiles.decode && total >= kDecodeRows;
+  const bool decode = tiles.decode && total >= tiles.decode_rows;
   if (decode) {
     const int64_t line_bytes = m.panel.blocks * tiles.decoded_block;
     const int64_t bytes = line_bytes + m.panel.blocks * tiles.decoded_meta;

@@ -33,12 +33,16 @@ inline int tile_height(int64_t rows) {
 }
 
 // Lines are decoded once for this many rows and more; fewer decode them on the way: one AMX tile a
-// block ahead, vectors in registers.
+// block ahead, vectors in registers, where integer codes are quick enough for two tiles.
+template <class F>
+constexpr int decode_rows() {
 #ifdef KT_AMX
-constexpr int kDecodeRows = kMaxTileRows + 1;
+  return kMaxTileRows + 1;
 #else
-constexpr int kDecodeRows = kTilePanels == 2 ? 5 : 4;
+  if (kTilePanels == 1) return 4;
+  return F::kKind == Kind::kInt ? 9 : 5;
 #endif
+}
 
 // F's tile of T rows. Late: over lines that were decoded; NULL where heights of that kind do not
 // come up.
@@ -52,9 +56,9 @@ constexpr TileFn tile_fn() {
   if constexpr (F::kKind == Kind::kInt && kTall) return tile_amx<G, Late>;
   if constexpr (kTall) return tile_in_parts<F, T>;
 #else
-  // Even shares of kDecodeRows rows and more are at least half of the tallest tile.
+  // Even shares of decode_rows rows and more are at least half of the tallest tile.
   if constexpr (Late && !(decodes<F>() && 2 * T >= kMaxTileRows)) return nullptr;
-  if constexpr (!Late && decodes<F>() && T >= kDecodeRows) return nullptr;
+  if constexpr (!Late && decodes<F>() && T >= decode_rows<F>()) return nullptr;
 #endif
   return tile<G, Late, T>;
 }
@@ -63,6 +67,7 @@ constexpr TileFn tile_fn() {
 struct TileSet {
   void (*decode)(const uint8_t *lines, const uint8_t *meta, int64_t blocks, uint8_t *out);
   int64_t decoded_block, decoded_meta;  // bytes per block; meta 0: the packed records stay
+  int decode_rows;
   TileFn fn[kTileHeights];
   TileFn decoded_fn[kTileHeights];
 };
@@ -72,6 +77,7 @@ constexpr TileSet tile_set(std::index_sequence<I...>) {
   return {decodes<F>() ? decode_panel<F> : nullptr,
           decoded_block_bytes<F>(),
           decoded_meta_bytes<F>(),
+          decode_rows<F>(),
           {tile_fn<F, kTileRows[I], false>()...},
           {tile_fn<F, kTileRows[I], true>()...}};
 }
