@@ -214,11 +214,10 @@ inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], in
           vi_set1(kHalves ? a[t].neg_sum16[2 * b + Group] : a[t].neg_sum32[b]));
     for (int p = 0; p < P; p++) acc[p][t] = init;
   }
-  constexpr int kQuads = kHalves ? 4 : 8, kNarrow = narrow_quads<F>();
-  if constexpr (kNarrow > 0) {
+  constexpr int kQuads = kHalves ? 4 : 8, kStep = std::min(narrow_quads<F>(), kQuads);
+  if constexpr (kStep > 0) {
     vi narrow[P][T];
-    dot_narrow < F, P, T, Group *kQuads, (Group + 1) * kQuads,
-        kNarrow<kQuads ? kNarrow : kQuads>(lines, a, b, acc, narrow);
+    dot_narrow<F, P, T, Group * kQuads, (Group + 1) * kQuads, kStep>(lines, a, b, acc, narrow);
   } else {
     dot_quads<F, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
   }

@@ -34,9 +34,6 @@ inline int64_t now_ns() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// ns that a worker spins for its peers; after that, another process has the core of one.
-constexpr int64_t kPhaseSpin = 200000;
-
 // A counter that threads wait on: spin, then park. Only a wake with sleepers present enters the
 // kernel.
 class Gate {
@@ -104,6 +101,7 @@ class alignas(64) Units {
   }
 
  private:
+  static constexpr int64_t kPhaseSpin = 200000;  // ns, then another process has the core of a peer
   std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<int64_t> done_{0};
   Gate finished_;

@@ -334,6 +334,20 @@ REST = ("files", "rest.safetensors")
 EMBED = (*REST, "matrices", "embed")
 
 
+def damaged(packed, tmp_path, path, value):
+    """A copy of a converted folder with `value` at `path` of its manifest; (): instead of it."""
+    to = tmp_path / "to"
+    shutil.copytree(packed, to)
+    manifest = json.loads((to / MANIFEST).read_text())
+    at = manifest
+    for key in path[:-1]:
+        at = at[key]
+    if path:
+        at[path[-1]] = value
+    (to / MANIFEST).write_text(json.dumps(manifest if path else value))
+    return to
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -362,15 +376,7 @@ EMBED = (*REST, "matrices", "embed")
 )
 def test_a_damaged_manifest_is_refused(path, value, packed, tmp_path):
     """Before anything is given to the kernels."""
-    to = tmp_path / "to"
-    shutil.copytree(packed, to)
-    manifest = json.loads((to / MANIFEST).read_text())
-    at = manifest
-    for key in path[:-1]:
-        at = at[key]
-    if path:
-        at[path[-1]] = value
-    (to / MANIFEST).write_text(json.dumps(manifest if path else value))
+    to = damaged(packed, tmp_path, path, value)
     with pytest.raises(ModelError):
         checkpoint = open_checkpoint(to)
         budget.weight_bytes(spec(checkpoint), checkpoint)
@@ -388,14 +394,7 @@ def test_a_damaged_manifest_is_refused(path, value, packed, tmp_path):
     ],
 )
 def test_a_damaged_manifest_is_neither_verified_nor_continued(path, value, moe, packed, tmp_path):
-    to = tmp_path / "to"
-    shutil.copytree(packed, to)
-    manifest = json.loads((to / MANIFEST).read_text())
-    at = manifest
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    (to / MANIFEST).write_text(json.dumps(manifest))
+    to = damaged(packed, tmp_path, path, value)
     with pytest.raises(ModelError, match="is damaged"):
         report.verify(to)
     with pytest.raises(UsageError, match="cannot be read"):
