@@ -21,7 +21,7 @@ from kt.models import families
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
 from kt.weights.mapped import forget
-from kt.weights.packed_folder import LAYOUT
+from kt.weights.packed_folder import ORDERED, PLAIN
 
 Progress = Callable[[int, int], None]
 
@@ -111,7 +111,7 @@ class Conversion:
     @cached_property
     def _identity(self) -> dict[str, Any]:
         return {
-            "kt_packed": LAYOUT,
+            "kt_packed": ORDERED if any(file.orders for file in self.files) else PLAIN,
             "kt_version": __version__,
             "format": self.target,
             "group": self.group,
@@ -171,6 +171,9 @@ class _FileJob:
             forget(matrix.tensors)
         for tensor in self._file.vectors:
             yield dequantize(tensor).reshape(-1).view("u1")
+        for order in self._file.orders:
+            for index in range(len(order.tensors)):
+                yield order.of(index).view("u1")
         self._progress(self._file.nbytes)
 
 
@@ -190,6 +193,8 @@ def _record(matrix: Matrix, errors: list[list[float]]) -> dict[str, Any]:
     }
     if len(relative) > 1:
         record |= {"worst": worst, "worst_relative_error": relative[worst]}
+    orders = {"columns": matrix.columns, "rows": matrix.rows}
+    record |= {key: order.name for key, order in orders.items() if order}
     quants = [tensor.quant for tensor in matrix.tensors]
     if matrix.format == matrix.tensors[0].packed_format:
         factors = [quant.factor_value() for quant in quants if quant and quant.factor is not None]

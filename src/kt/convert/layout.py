@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Final
 
+from kt.convert.orders import Order, Orders, orders_of
 from kt.convert.targets import packed_format
 from kt.errors import ModelError
 from kt.models.tensors import PARTS
 from kt.placement.budget import packed_bytes
-from kt.weights.act_order import is_shuffled
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.packed_folder import ALIGNMENT
 from kt.weights.tensor import Tensor
@@ -26,11 +26,15 @@ Choose = Callable[[str, Tensor], str]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix [n, k] of role `name`, or one per expert. format: of the packed bytes."""
+    """A matrix [n, k] of role `name`, or one per expert. format: of the packed bytes. columns,
+    rows: their order there, if it is another than in the source.
+    """
 
     name: str
     tensors: Sequence[Tensor]
     format: str
+    columns: Order | None = None
+    rows: Order | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,12 +53,15 @@ class Matrix:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One file: matrices first, each at a multiple of 64 bytes, then vectors as float32."""
+    """One file: matrices first, each at a multiple of 64 bytes, then vectors as float32, then
+    orders of columns as int32.
+    """
 
     name: str
     matrices: list[Matrix]
     vectors: list[Tensor]
     vector_names: list[str]
+    orders: Sequence[Order] = ()
 
     @cached_property
     def header(self) -> bytes:
@@ -64,6 +71,7 @@ class FileLayout:
         entries += [(m.name, "U8", (m.nbytes,), m.nbytes) for m in self.matrices]
         for name, tensor in zip(self.vector_names, self.vectors, strict=True):
             entries.append((name, "F32", tensor.shape, 4 * prod(tensor.shape)))
+        entries += [(order.name, "I32", order.shape, order.nbytes) for order in self.orders]
         for name, dtype, shape, nbytes in entries:
             table[name] = {"dtype": dtype, "shape": shape, "data_offsets": (at, at + nbytes)}
             at += nbytes
@@ -75,7 +83,7 @@ class FileLayout:
     def nbytes(self) -> int:
         """Bytes of the whole file."""
         data = sum(m.nbytes for m in self.matrices) + sum(4 * prod(v.shape) for v in self.vectors)
-        return len(self.header) + data
+        return len(self.header) + data + sum(order.nbytes for order in self.orders)
 
 
 def layout(
@@ -95,25 +103,32 @@ def _layer(role: str) -> int:
 
 def _file(checkpoint: Checkpoint, index: int, roles: list[str], choose: Choose) -> FileLayout:
     name = REST if index < 0 else f"layer-{index:05d}.safetensors"
-    result = FileLayout(name, [], [], [])
+    matrices: dict[str, Sequence[Tensor]] = {}
+    vectors: dict[str, Tensor] = {}
     for role in roles:
         tensor = checkpoint.tensor(role)
         if len(tensor.shape) == 2 and not role.endswith(".bias"):
-            _add(result, role, [tensor], choose)
+            matrices[role] = [tensor]
         elif len(tensor.shape) > 2:
             raise ModelError(f"{tensor.name} {list(tensor.shape)} cannot be converted")
         else:
-            result.vectors.append(tensor)
-            result.vector_names.append(role)
+            vectors[role] = tensor
     if index in checkpoint.expert_layers:
         for part in PARTS:
-            role = f"layers.{index}.experts.{part}"
-            _add(result, role, checkpoint.experts(index, part), choose)
-    return result
+            matrices[f"layers.{index}.experts.{part}"] = checkpoint.experts(index, part)
+    formats = {role: choose(role, tensors[0]) for role, tensors in matrices.items()}
+    orders = _orders(matrices, formats)
+    made = [
+        Matrix(role, tensors, formats[role], orders.columns.get(role), orders.rows.get(role))
+        for role, tensors in matrices.items()
+    ]
+    return FileLayout(name, made, list(vectors.values()), list(vectors), orders.stored)
 
 
-def _add(file: FileLayout, role: str, tensors: Sequence[Tensor], choose: Choose) -> None:
-    if any(map(is_shuffled, tensors)):
-        # A folder holds no orders of columns; float32 holds any value.
-        tensors = [replace(tensor, load_as="F32") for tensor in tensors]
-    file.matrices.append(Matrix(role, tensors, choose(role, tensors[0])))
+def _orders(matrices: dict[str, Sequence[Tensor]], formats: dict[str, str]) -> Orders:
+    kept = {
+        role: tensors
+        for role, tensors in matrices.items()
+        if formats[role] == tensors[0].packed_format
+    }
+    return orders_of(kept, list(matrices))

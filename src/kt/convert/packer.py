@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -69,23 +69,30 @@ class Packer:
         """All pieces of the matrix and its experts, in order. Raises ModelError."""
         importance = self._importance.get(matrix.name)
         waiting: deque[Future[Piece]] = deque()
-        for index, part in _parts(matrix.tensors):
+        for index, part in _parts(matrix):
             counts = importance
             if importance is not None and importance.ndim == 2:
                 counts = np.ascontiguousarray(importance[index])
-            waiting.append(self._executor.submit(self._pack, index, part, matrix.format, counts))
+            waiting.append(self._executor.submit(self._pack, index, part, matrix, counts))
             if len(waiting) > 2 * self._threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _pack(self, index: int, part: Tensor, packed_format: str, importance: F32 | None) -> Piece:
-        library, (n, k) = self._library, part.shape
+    def _pack(self, index: int, part: Tensor, matrix: Matrix, importance: F32 | None) -> Piece:
+        library, (n, k), packed_format = self._library, part.shape, matrix.format
         size = library.lib.kt_packed_bytes(library.format(packed_format), n, k)
         packed, values = np.empty(size, np.uint8), dequantize(part)
+        rows = matrix.rows.of(index) if matrix.rows else None
+        if rows is not None:
+            values = values[rows]
+        if matrix.columns:
+            columns = matrix.columns.of(index)
+            values = np.take(values, columns, axis=1)
+            importance = None if importance is None else importance[columns]
         factor = 1.0
         if packed_format == part.packed_format:
-            source = source_of(part, packed_format)
+            source = source_of(part, packed_format, rows)
             factor = part.quant.factor_value() if part.quant else 1.0
         else:
             search = packed_format in SEARCHED
@@ -119,11 +126,12 @@ def check_error(name: str, packed_format: str, piece: Piece) -> None:
         )
 
 
-def _parts(tensors: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    for index, tensor in enumerate(tensors):
+def _parts(matrix: Matrix) -> Iterator[tuple[int, Tensor]]:
+    """The pieces as parts of the source. Rows that change places come from all of a matrix."""
+    for index, tensor in enumerate(matrix.tensors):
         n, k = tensor.shape
         step = max(PIECE_WEIGHTS // k // PIECE_ROWS, 1) * PIECE_ROWS
-        if n <= step or not _splits(tensor, step):
+        if n <= step or matrix.rows or not _splits(tensor, step):
             yield index, tensor
             continue
         for first in range(0, n, step):

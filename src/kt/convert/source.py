@@ -53,6 +53,8 @@ def fingerprint(checkpoint: Checkpoint) -> str:
         digest.update(f"{tensor.name} {tensor.shape} {tensor.encoding.name}".encode())
         middle = max(tensor.data.size - SAMPLE, 0) // 2
         digest.update(tensor.data[middle : middle + SAMPLE].tobytes())
+        if tensor.quant is not None and tensor.quant.order is not None:
+            digest.update(tensor.quant.order.tobytes())
         forget([tensor])  # the kernel maps a good deal around what is touched
     return digest.hexdigest()
 

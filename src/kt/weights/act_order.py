@@ -27,13 +27,17 @@ READERS: Final = (("q", "k", "v"), ("gate", "up"))
 
 
 def is_shuffled(tensor: Tensor) -> bool:
-    """Whether a matrix is packed with its columns in another order than the file has."""
+    """Whether a matrix is packed with its columns in another order than its input has."""
     quant = tensor.quant
+    if tensor.columns is not None:
+        return True
     return quant is not None and quant.order is not None and tensor.packed_format != "F32"
 
 
 def columns_of(tensor: Tensor) -> I32 | None:
-    """The column of the file that column i of the packed matrix is; None: i."""
+    """The column of the input that column i of the packed matrix reads; None: i."""
+    if tensor.columns is not None:
+        return tensor.columns
     if tensor.quant is None or tensor.quant.order is None or not is_shuffled(tensor):
         return None
     return np.argsort(tensor.quant.order, kind="stable").astype(np.int32)

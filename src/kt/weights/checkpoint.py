@@ -63,7 +63,7 @@ class Checkpoint:
         self._share = share
         for tensor in tensors:
             self._place(tensor)
-        if self.gathers:
+        if kind != "packed" and self.gathers:
             settle_orders(self._roles, self._experts)
 
     @property

@@ -1,8 +1,8 @@
 """A folder that `kt convert` wrote: packed matrices in safetensors files, mapped as they are.
 
 A matrix, or all experts of a part one behind the other, is a U8 tensor named by its role; vectors
-are F32 tensors. kt_manifest.json says what the bytes mean (docs/convert.md). It is written last, so
-a folder without it is not finished.
+are F32 tensors; orders of columns (packed_orders.py) are I32 tensors. kt_manifest.json says what
+the bytes mean (docs/convert.md). It is written last, so a folder without it is not finished.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from kt.errors import ModelError
 from kt.weights.encodings import Encoding
 from kt.weights.files import read_bytes
 from kt.weights.names import Place
-from kt.weights.quant import Quant
+from kt.weights.packed_orders import take_orders
+from kt.weights.quant import I32, Quant
 from kt.weights.safetensors_file import read_file
 from kt.weights.tensor import Tensor
 
 MANIFEST: Final = "kt_manifest.json"
 UNFINISHED: Final = "kt_conversion.json"
 GGUF_METADATA: Final = "gguf_metadata.json"
-LAYOUT: Final = 1
-"""The version of packed bytes and manifest that this kt reads and writes."""
+PLAIN: Final = 1
+ORDERED: Final = 2
+"""Versions of packed bytes and manifest: with columns and rows as the source has them, or some in
+another order. kt writes the lowest that says all."""
+LAYOUTS: Final = (PLAIN, ORDERED)
 ALIGNMENT: Final = 64
 """Bytes; kt_weight.data of native/include/kt.h needs it."""
 
@@ -41,7 +45,12 @@ _ROW: Final[Mapping[str, type]] = {
     "relative_error": float,
     "norm": float,
 }
-_EXPERT_ROW: Final[Mapping[str, type]] = {"worst": int, "worst_relative_error": float}
+_SOME_ROWS: Final[Mapping[str, type]] = {
+    "worst": int,
+    "worst_relative_error": float,
+    "columns": str,
+    "rows": str,
+}
 _PACKED_ID: Final = -2  # no number of GGUF or of kt.h: such data goes to the kernels as it is
 _EXPERTS: Final = re.compile(r"layers\.(\d+)\.experts\.(gate|up|down)")
 _LAYER: Final = re.compile(r"layers\.(\d+)\..+")
@@ -91,14 +100,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(read_bytes(path))
         layout = manifest["kt_packed"]
-        if layout == LAYOUT:
+        if layout in LAYOUTS:
             checked_files(manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
-    if layout != LAYOUT:
+    if layout not in LAYOUTS:
         raise ModelError(
             f"{folder} was converted by kt {manifest.get('kt_version')}, whose packed layout "
-            f"{layout} is not that of this kt ({LAYOUT})",
+            f"{layout} is not one of this kt ({', '.join(map(str, LAYOUTS))})",
             hint="Convert the model again.",
         )
     return dict(manifest)
@@ -113,7 +122,7 @@ def checked_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
         _check(name, record, {"bytes": int, "sha256": str, "matrices": dict})
         for role, row in record["matrices"].items():
             _check(role, row, _ROW)
-            _check(role, row, {key: kind for key, kind in _EXPERT_ROW.items() if key in row})
+            _check(role, row, {key: kind for key, kind in _SOME_ROWS.items() if key in row})
     return files
 
 
@@ -152,10 +161,14 @@ def _read_file(path: Path, record: dict[str, Any]) -> list[Tensor]:
     missing = sorted(rows.keys() - stored.keys())
     if missing:
         raise ModelError(f"{path} lacks {', '.join(missing[:10])}", hint="Convert the model again.")
-    return [_matrix(path, t, rows[name]) if name in rows else t for name, t in stored.items()]
+    orders = take_orders(path, rows, stored)
+    return [
+        _matrix(path, tensor, rows[name], orders.get(name)) if name in rows else tensor
+        for name, tensor in stored.items()
+    ]
 
 
-def _matrix(path: Path, stored: Tensor, row: dict[str, Any]) -> Tensor:
+def _matrix(path: Path, stored: Tensor, row: dict[str, Any], columns: I32 | None) -> Tensor:
     """The bytes `stored` as the matrix, or the stack of experts, that the manifest describes."""
     name, data = stored.name, stored.data
     n, k, count, stride = (int(row[key]) for key in ("n", "k", "count", "stride"))
@@ -172,7 +185,10 @@ def _matrix(path: Path, stored: Tensor, row: dict[str, Any]) -> Tensor:
         factor = np.asarray(row["factors"], np.float32).reshape(count)
         none = np.empty((count, 0, 0), np.float32)
         quant = Quant(packed_format, none if stack else none[0], "F32", (1, 1), factor=factor)
-    return Tensor(name, (count, n, k) if stack else (n, k), encoding, data, quant)
+    shape = (count, n, k) if stack else (n, k)
+    if columns is not None and not stack:
+        columns = columns[0]
+    return Tensor(name, shape, encoding, data, quant, columns=columns)
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:

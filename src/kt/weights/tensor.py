@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kt.errors import ModelError
 from kt.weights.encodings import COLUMN_WORDS, Encoding
 from kt.weights.files import Bytes, check_length
-from kt.weights.quant import Quant
+from kt.weights.quant import I32, Quant
 
 __all__ = ["Bytes", "Tensor"]
 
@@ -17,7 +17,8 @@ class Tensor:
     """name: as in the file. shape: outermost first; a matrix is [n_out, n_in].
 
     data: flat, read-only view of the memory map. quant: the scales that belong to data, if they lie
-    apart from it. load_as: another packed format than that of the encoding.
+    apart from it. load_as: another packed format than that of the encoding. columns: of a matrix
+    or stack that is packed already, int32 [..., k]: the column of the input that column i reads.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Tensor:
     data: Bytes
     quant: Quant | None = None
     load_as: str = ""
+    columns: I32 | None = None
 
     @property
     def packed_format(self) -> str:
@@ -54,7 +56,8 @@ class Tensor:
         """Entry `index` of the outermost axis of a stack, without that axis."""
         quant = self.quant.matrix(index) if self.quant else None
         name = f"{self.name}[{index}]"
-        return self._part(name, index, index + 1, self.shape[1:], quant)
+        part = self._part(name, index, index + 1, self.shape[1:], quant)
+        return part if self.columns is None else replace(part, columns=self.columns[index])
 
     def _part(
         self, name: str, first: int, last: int, shape: tuple[int, ...], quant: Quant | None
