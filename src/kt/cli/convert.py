@@ -66,9 +66,23 @@ def convert(
     The same command continues a conversion that was stopped.
     """
     if verify is not None:
-        if source is not None or dest is not None or target is not None:
-            raise UsageError("--verify goes alone", hint="kt convert --verify DEST")
-        _verify(Path(verify), as_json)
+        others = {
+            "SOURCE": source,
+            "DEST": dest,
+            "--format": target,
+            "--group": group,
+            "--experts-only": experts_only or None,
+            "--calibration": calibration,
+            "--threads": threads,
+            "--dry-run": dry_run or None,
+        }
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            raise UsageError(
+                f"--verify goes alone, or with --json; here it is with {', '.join(given)}",
+                hint="kt convert --verify DEST",
+            )
+        _verify(_folder(verify), as_json)
         return
     if source is None or dest is None or target is None:
         raise UsageError(
@@ -79,6 +93,7 @@ def convert(
         raise UsageError("--calibration goes with --format int4 and int4m")
     from kt.convert.targets import check_group
 
+    folder = _folder(dest)
     entry = catalog.resolve(source)
     runnable.check(entry)
     check_group(target.value, group)
@@ -91,8 +106,17 @@ def convert(
     if dry_run:
         convert_view.show_sizes(conversion, as_json=as_json)
         return
-    manifest = _run(conversion, Path(dest), entry.name, threads, calibration)
-    convert_view.show_report(manifest, Path(dest), as_json=as_json)
+    manifest = _run(conversion, folder, entry.name, threads, calibration)
+    convert_view.show_report(manifest, folder, as_json=as_json)
+
+
+def _folder(dest: str) -> Path:
+    """DEST. Raises UsageError if it is empty, as of a variable that is not set: Path would take it
+    for the current folder.
+    """
+    if not dest.strip():
+        raise UsageError("DEST is empty", hint="Name a folder; `.` is the current one.")
+    return Path(dest)
 
 
 def _prepare(
