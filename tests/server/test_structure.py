@@ -92,19 +92,93 @@ def test_the_client_s_parse_helper(server):
     assert isinstance(parsed.choices[0].message.parsed, Trip)
 
 
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
+def tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+BAD = {"type": "object", "properties": {"a": {"type": "strin"}}, "required": ["a"]}
+TOOLS = [tool("good", SCHEMA), tool("bad", BAD)]
+
+
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "param", "why"),
     [
-        ({"guided_regex": "("}, "regular expression"),
-        ({"guided_grammar": "start: nothing"}, "grammar"),
-        ({"guided_json": {"type": "nonsense"}}, "schema"),
-        ({"guided_json": {"$ref": "http://example.com/x"}}, "schema"),
+        ({"guided_regex": "x("}, "guided_regex", "unclosed group: ("),
+        (
+            {"guided_regex": "(a)\\1"},
+            "guided_regex",
+            "backreferences are not supported: \\1",
+        ),
+        (
+            {"guided_grammar": 'start: "a" b\nb: nothing'},
+            "guided_grammar",
+            'line 2, column 4: unknown name: "nothing"',
+        ),
+        ({"guided_grammar": "root ::= nothing"}, "guided_grammar", "Rule 'nothing' not found"),
+        ({"guided_json": {"type": "strin"}}, "guided_json", "Invalid type: strin"),
+        (
+            {"response_format": schema_format(BAD)},
+            "response_format.json_schema",
+            "Invalid type: strin",
+        ),
+        (
+            {"response_format": schema_format({"type": "string", "pattern": "a[b"})},
+            "response_format.json_schema",
+            "pattern: unclosed character class: [",
+        ),
+        (
+            {"response_format": schema_format({"oneOf": [{"type": "string"}, {"minLength": 3}]})},
+            "response_format.json_schema",
+            "oneOf constraints are not supported",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": "required"},
+            "tools[1].function.parameters",
+            "Invalid type: strin",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "bad"}}},
+            "tools[1].function.parameters",
+            "Invalid type: strin",
+        ),
+        (
+            {"tools": TOOLS[:1], "response_format": schema_format(BAD)},
+            "response_format.json_schema",
+            "Invalid type: strin",
+        ),
     ],
 )
-def test_what_cannot_be_enforced_is_refused(server, fields, words):
+def test_what_cannot_be_enforced_is_named(server, fields, param, why):
+    """And nothing of the grammar that kt makes of it is shown."""
     response = server.chat(**fields)
     assert response.status_code == 400, response.text
-    assert words in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert (error["message"], error["param"]) == (f"{param}: {why}", param)
+
+
+def test_other_apis_have_other_names_for_it(server):
+    function = {"type": "function", "name": "bad", "parameters": BAD}
+    asked = {"model": MODEL, "input": "x"}
+    form = {"format": {"type": "json_schema", "name": "x", "schema": BAD}}
+    for body, param in (
+        ({**asked, "text": form}, "text.format.schema"),
+        ({**asked, "tools": [function], "tool_choice": "required"}, "tools[0].parameters"),
+    ):
+        error = server.http.post("/v1/responses", json=body).json()["error"]
+        assert error["message"] == f"{param}: Invalid type: strin" and error["param"] == param
+    asked = {"model": MODEL, "messages": QUESTION, "max_tokens": 9}
+    form = {"format": {"type": "json_schema", "schema": BAD}}
+    used = {"tools": [{"name": "bad", "input_schema": BAD}], "tool_choice": {"type": "any"}}
+    for body, param in (
+        ({**asked, "output_config": form}, "output_config.format.schema"),
+        ({**asked, **used}, "tools[0].input_schema"),
+    ):
+        error = server.http.post("/v1/messages", json=body).json()["error"]
+        assert error["message"] == f"{param}: Invalid type: strin"
 
 
 @pytest.mark.parametrize(

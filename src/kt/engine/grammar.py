@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from kt.engine.batch import U32
+from kt.engine.grammar_errors import reason, refusal
 from kt.engine.request import Grammar, InvalidGrammar
 from kt.errors import KtError
 
@@ -70,12 +71,25 @@ class GrammarCompiler:
         return LLTokenizer(TokenizerWrapper(words), n_vocab=self._vocab, eos_token=self._eos_ids)
 
     def _compile(self, grammar: Grammar) -> Any:
+        matcher, error = self._try(grammar)
+        if not error:
+            return matcher
+        for part in grammar.parts:
+            _, blamed = self._try(part)
+            if blamed:
+                raise refusal(part, blamed)
+        raise refusal(grammar, error)
+
+    def _try(self, grammar: Grammar) -> tuple[Any, str]:
+        """llguidance's matcher, or what it has against the grammar."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
-        if matcher.is_error():
-            raise InvalidGrammar(f"the {_name(grammar)} cannot be used: {_error(matcher)}")
-        return matcher
+        try:
+            source = _source(grammar)
+        except Exception as error:  # its parsers raise many kinds, for what the client has sent
+            return None, str(error) or type(error).__name__
+        matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        return matcher, str(matcher.get_error()) if matcher.is_error() else ""
 
 
 class Constraint:
@@ -118,7 +132,8 @@ class Constraint:
 
     def _consume(self, tokens: list[int]) -> None:
         if tokens and not self.matcher.consume_tokens(tokens):
-            raise KtError(f"the answer cannot go on as its grammar wants: {_error(self.matcher)}")
+            why = reason(str(self.matcher.get_error()))
+            raise KtError(f"the answer cannot go on as its grammar wants: {why}")
 
 
 class _Words:
@@ -139,32 +154,18 @@ class _Words:
 
 
 def _source(grammar: Grammar) -> str:
-    """The grammar in llguidance's own form."""
+    """The grammar in llguidance's own form. Raises Exception."""
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
-    try:
-        match grammar.kind:
-            case "json_object":
-                return str(LLMatcher.grammar_from_json_schema('{"type": "object"}'))
-            case "json_schema":
-                return str(LLMatcher.grammar_from_json_schema(grammar.text))
-            case "regex":
-                return str(LLMatcher.grammar_from_regex(grammar.text))
-            case "lark":
-                return str(LLMatcher.grammar_from_lark(grammar.text))
-            case "gbnf":
-                return str(LLMatcher.grammar_from_lark(gbnf_to_lark(grammar.text)))
-    except Exception as error:  # its parsers raise many kinds, for what the client has sent
-        raise InvalidGrammar(f"the {_name(grammar)} cannot be read: {error}") from None
-
-
-def _name(grammar: Grammar) -> str:
-    return {"json_schema": "JSON schema", "regex": "regular expression"}.get(
-        grammar.kind, f"grammar ({grammar.kind})"
-    )
-
-
-def _error(matcher: Any) -> str:
-    """llguidance's message without the state of its parser."""
-    return str(matcher.get_error()).split("\n<state>")[0].strip()
+    match grammar.kind:
+        case "json_object":
+            return str(LLMatcher.grammar_from_json_schema('{"type": "object"}'))
+        case "json_schema":
+            return str(LLMatcher.grammar_from_json_schema(grammar.text))
+        case "regex":
+            return str(LLMatcher.grammar_from_regex(grammar.text))
+        case "lark":
+            return str(LLMatcher.grammar_from_lark(grammar.text))
+        case "gbnf":
+            return str(LLMatcher.grammar_from_lark(gbnf_to_lark(grammar.text)))

@@ -41,7 +41,9 @@ class ContextTooLong(InvalidRequest):
 
 
 class InvalidGrammar(InvalidRequest):
-    """A grammar, schema or regular expression that cannot be compiled; the message says why."""
+    """A grammar, schema or regular expression that cannot be compiled; the message says why. param:
+    Grammar.origin.
+    """
 
 
 class QueueFull(KtError):
@@ -124,11 +126,15 @@ def _require(allowed: bool, name: str, value: object) -> None:
 @dataclass(frozen=True)
 class Grammar:
     """What an answer must look like. text: a JSON schema as JSON, a regular expression, a grammar
-    in Lark's or llama.cpp's (gbnf) form; empty for json_object, any JSON object.
+    in Lark's or llama.cpp's (gbnf) form; empty for json_object, any JSON object. origin: the
+    field of the client's request that it was made from. parts: what it was put together from, to
+    find the one to blame if it cannot be compiled.
     """
 
     kind: GrammarKind
     text: str = ""
+    origin: str = field(default="", compare=False)
+    parts: tuple[Grammar, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

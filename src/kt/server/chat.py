@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kt.engine.request import Grammar
 from kt.errors import KtError
@@ -125,7 +125,28 @@ def _grammar(profile: Profile, body: ChatRequest, special: Mapping[str, int]) ->
         parallel=body.parallel_tool_calls and body.tool_choice.function is None,
         answer=answer,
     )
-    return Grammar("lark", text)
+    return Grammar("lark", text, parts=_parts(body, signatures, asked, answer))
+
+
+def _parts(
+    body: ChatRequest,
+    signatures: Sequence[grammars.Signature],
+    asked: Grammar | None,
+    answer: Mapping[str, Any] | None,
+) -> tuple[Grammar, ...]:
+    """The schemas in the grammar, under the client's names."""
+    numbers = {tool.function.name: i for i, tool in enumerate(body.tools)}
+    parts = [
+        Grammar(
+            "json_schema",
+            grammars.schema_text(grammars.arguments(signature)),
+            body.parameters_field.format(numbers[signature.name]),
+        )
+        for signature in signatures
+    ]
+    if asked is not None and answer is not None:
+        parts.append(Grammar("json_schema", grammars.schema_text(answer), asked.origin))
+    return tuple(parts)
 
 
 def _grammar_after(profile: Profile, body: ChatRequest, prompt_end: str) -> str | None:

@@ -86,6 +86,9 @@ class Message(StrictModel):
 
 
 class ChatRequest(Generation, Structured):
+    # What a client calls the schema of tool number {}.
+    parameters_field: ClassVar[str] = "tools[{}].function.parameters"
+
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     logprobs: bool = False

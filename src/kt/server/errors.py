@@ -12,7 +12,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from kt.engine.request import ContextTooLong, EngineClosed, InvalidRequest, QueueFull
+from kt.engine.request import (
+    ContextTooLong,
+    EngineClosed,
+    InvalidGrammar,
+    InvalidRequest,
+    QueueFull,
+)
 from kt.errors import KtError, UsageError
 from kt.text.pieces import TextTooLong
 
@@ -80,6 +86,8 @@ def from_kt(error: KtError, *, param: str | None = None) -> ApiError:
         return ApiError(429, message, code="queue_full", headers=headers)
     if isinstance(error, (ContextTooLong, TextTooLong)):
         return ApiError(400, message, param=param, code="context_length_exceeded")
+    if isinstance(error, InvalidGrammar):
+        return ApiError(400, message, param=error.param or param)
     if isinstance(error, (InvalidRequest, UsageError)) or param is not None:
         return ApiError(400, message, param=param)
     return ApiError(503 if isinstance(error, EngineClosed) else 500, message)

@@ -59,8 +59,7 @@ class Lark:
         return name
 
     def json(self, name: str, schema: Mapping[str, Any]) -> str:
-        shown = {**schema, "x-guidance": {**JSON_STYLE, "lenient": True}}
-        return self.rule(name, f"%json {json.dumps(shown, ensure_ascii=False)}")
+        return self.rule(name, f"%json {schema_text(schema)}")
 
     def free_text(self, name: str, end: str) -> str:
         """Any text up to and with `end`."""
@@ -70,6 +69,17 @@ class Lark:
 
     def text(self) -> str:
         return "\n".join(self.rules) + "\n"
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """A schema inside a grammar, as llguidance reads it."""
+    shown = {**schema, "x-guidance": {**JSON_STYLE, "lenient": True}}
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def arguments(function: Signature) -> dict[str, Any]:
+    """The schema of a call's arguments, which are an object whatever else it allows."""
+    return {**function.schema, "type": "object"}
 
 
 def calls(
@@ -108,7 +118,7 @@ def _call(lark: Lark, form: ToolForm, index: int, function: Signature) -> None:
     if number:
         parts += ["/[0-9]+/", lark.literal(tail)]
     if form.arguments == "json":
-        parts.append(lark.json(f"args_{index}", {**function.schema, "type": "object"}))
+        parts.append(lark.json(f"args_{index}", arguments(function)))
     else:
         parts += _pairs(lark, form.arguments, index, function.schema)
     parts.append(lark.literal(form.after))
@@ -165,8 +175,8 @@ def _harmony(lark: Lark, functions: Sequence[Signature], answer: Mapping[str, An
     lark.free_text("thinking", "<|end|>")
     for i, function in enumerate(functions):
         head = f"<|channel|>commentary to=functions.{function.name} <|constrain|>json<|message|>"
-        arguments = lark.json(f"args_{i}", {**function.schema, "type": "object"})
-        lark.rule(f"call_{i}", f"{lark.literal(head)} {arguments}")
+        said = lark.json(f"args_{i}", arguments(function))
+        lark.rule(f"call_{i}", f"{lark.literal(head)} {said}")
     if answer:
         schema = lark.json("schema", answer)
         head, body = lark.literal("<|channel|>final"), lark.literal("<|message|>")

@@ -47,6 +47,13 @@ class OutputConfig(StrictModel):
     harmless = frozenset({"task_budget"})
 
 
+class _Chat(ChatRequest):
+    """With this API's names of its schemas."""
+
+    schema_field = "output_config.format.schema"
+    parameters_field = "tools[{}].input_schema"
+
+
 class CountRequest(StrictModel):
     """What /v1/messages/count_tokens takes."""
 
@@ -76,7 +83,7 @@ class CountRequest(StrictModel):
 
     def chat(self) -> ChatRequest:
         """Raises ApiError."""
-        return validated(ChatRequest, self._fields())
+        return validated(_Chat, self._fields())
 
     def _fields(self) -> dict[str, Any]:
         choice = self.tool_choice

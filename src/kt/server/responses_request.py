@@ -17,6 +17,13 @@ from kt.server.translate import text_of, validated
 TEXT_PARTS = ("input_text", "output_text", "text")
 
 
+class _Chat(ChatRequest):
+    """With this API's names of its schemas."""
+
+    schema_field = "text.format.schema"
+    parameters_field = "tools[{}].parameters"
+
+
 class FlatTool(Function):
     """A function; unlike in a chat request its fields are the tool's own."""
 
@@ -110,7 +117,7 @@ class ResponsesRequest(StrictModel):
         }
         for name in ("temperature", "top_p", "top_k", "min_p", "seed", "chat_template_kwargs"):
             fields[name] = getattr(self, name)
-        return validated(ChatRequest, fields)
+        return validated(_Chat, fields)
 
     def _tool_choice(self) -> Any:
         choice = self.tool_choice

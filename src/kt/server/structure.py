@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -39,6 +39,9 @@ class ResponseFormat(StrictModel):
 class Structured(StrictModel):
     """Extensions that other open servers also have; at most one of them."""
 
+    # What a client calls the schema of `response_format`.
+    schema_field: ClassVar[str] = "response_format.json_schema"
+
     guided_json: JsonSchema | str | None = Field(None, description="a JSON schema, or its text")
     guided_regex: str | None = Field(None, min_length=1, max_length=MAX_GRAMMAR)
     guided_grammar: str | None = Field(
@@ -68,14 +71,16 @@ class Structured(StrictModel):
     def grammar(self, format_: ResponseFormat | None = None) -> Grammar | None:
         """What the engine enforces. Raises ValueError for a guided_json that is no schema."""
         if self.guided_regex is not None:
-            return Grammar("regex", self.guided_regex)
+            return Grammar("regex", self.guided_regex, "guided_regex")
         if self.guided_grammar is not None:
             kind: Literal["gbnf", "lark"] = "gbnf" if "::=" in self.guided_grammar else "lark"
-            return Grammar(kind, self.guided_grammar)
+            return Grammar(kind, self.guided_grammar, "guided_grammar")
         schema = self.answer_schema(format_)
         if schema is None:
             return None
-        return Grammar("json_schema", json.dumps({"x-guidance": JSON_STYLE, **schema}))
+        text = json.dumps({"x-guidance": JSON_STYLE, **schema})
+        guided = self.guided_json is not None
+        return Grammar("json_schema", text, "guided_json" if guided else self.schema_field)
 
     def _guided_schema(self) -> dict[str, Any]:
         if not isinstance(self.guided_json, str):
