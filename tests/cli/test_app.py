@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,24 @@ from kt.cli import app
 from kt.errors import DoesNotFit, DownloadError, KtError, MachineError, ModelError, UsageError
 from tests import installed
 
+Run = Callable[..., tuple[int, str, str]]
+
 
 def kt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs `kt` in a process of its own."""
     env = installed.environment(**environment)
     command = [*installed.KT, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """run(*arguments) -> (status, stdout, stderr) of `kt` in this process."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        return app.run(list(arguments)), *capsys.readouterr()
+
+    return run
 
 
 def test_help_lists_every_command() -> None:
@@ -38,31 +51,37 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("name", ["doctor", "models", "run", "chat"])
-def test_each_command_has_help(name: str) -> None:
-    done = kt(name, "--help")
-    assert done.returncode == 0
-    assert f"Usage: kt {name}" in done.stdout
+def test_each_command_has_help(run: Run, name: str) -> None:
+    status, out, _ = run(name, "--help")
+    assert status == 0
+    assert f"Usage: kt {name}" in out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["models", "--help"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_help_imports_nothing_heavy() -> None:
+    """One command after the other in one process; each line names what is there by then."""
     code = (
-        "import sys\nfrom kt.cli.app import run\nstatus = run(sys.argv[1:])\n"
+        "import sys\nfrom kt.cli.app import run\n"
         "heavy = {'numpy', 'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'fastapi'}\n"
-        "print(sorted(heavy & set(sys.modules)), status)"
+        "for command in ([], ['run'], ['models']):\n"
+        "    status = run([*command, '--help'])\n"
+        "    print('imported', command, sorted(heavy & set(sys.modules)), status)"
     )
     env = installed.environment()
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
-    assert done.stdout.splitlines()[-1] == "[] 0"
+    assert [line for line in done.stdout.splitlines() if line.startswith("imported")] == [
+        "imported [] [] 0",
+        "imported ['run'] [] 0",
+        "imported ['models'] [] 0",
+    ]
 
 
-def test_usage_errors() -> None:
+def test_usage_errors(run: Run) -> None:
     unknown = kt("modles")
     assert unknown.returncode == 2
     assert "Did you mean 'models'?" in unknown.stderr
-    assert kt("run").returncode == 2
-    assert kt("run", "x", "--port", "many").returncode == 2
+    assert run("run")[0] == 2
+    assert run("run", "x", "--port", "many")[0] == 2
 
 
 @pytest.fixture
@@ -237,10 +256,11 @@ def test_prose_in_arguments_is_utf_8(encoding: dict[str, str]) -> None:
     assert done.stdout.strip() == ascii("héllo 🙂")
 
 
-def test_help_names_no_types() -> None:
+def test_help_names_no_types(run: Run) -> None:
     benches = [["bench", kind] for kind in ("model", "experts", "attention")]
     for command in (["run"], ["chat"], *benches, ["doctor"]):
-        shown = kt(*command, "--help").stdout
+        status, shown, _ = run(*command, "--help")
+        assert status == 0 and "--help" in shown
         assert "{" not in shown
         assert "<bool>" not in shown and "<str>" not in shown and "<int" not in shown
 
@@ -253,16 +273,18 @@ def test_help_names_no_types() -> None:
         (("run", "m", "--max-batch", "0"), "'0': it should be greater than or equal to 1."),
     ],
 )
-def test_a_wrong_value_is_said_in_plain_words(arguments: tuple[str, ...], words: str) -> None:
-    done = kt(*arguments)
-    assert done.returncode == 2
-    assert words in re.sub(r"[│\s]+", " ", done.stderr)
+def test_a_wrong_value_is_said_in_plain_words(
+    run: Run, arguments: tuple[str, ...], words: str
+) -> None:
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert words in re.sub(r"[│\s]+", " ", err)
 
 
-def test_all_missing_options_are_named_at_once() -> None:
-    done = kt("bench", "experts", "--hidden=64", "--top-k", "2")
-    assert done.returncode == 2
-    assert "kt bench experts lacks --intermediate, --experts, --format" in done.stderr
+def test_all_missing_options_are_named_at_once(run: Run) -> None:
+    status, _, err = run("bench", "experts", "--hidden=64", "--top-k", "2")
+    assert status == 2
+    assert "kt bench experts lacks --intermediate, --experts, --format" in err
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

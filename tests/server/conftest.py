@@ -8,7 +8,13 @@ from contextlib import ExitStack
 import pytest
 
 from tests.fakes import FakeExecutor
-from tests.server.harness import Running, running
+from tests.server.harness import ENDINGS, Running, running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_server_ends() -> Iterator[None]:
+    yield
+    ENDINGS.wait()
 
 
 @pytest.fixture

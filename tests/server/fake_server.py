@@ -2,7 +2,8 @@
 tests.server.fake_server HOME.
 
 Prints its URL when it is ready and "closed" at the end of an orderly exit. Options: --port N,
---latency SECONDS a token, --reply TEXT, --key KEY, --stay (an answer never ends by itself).
+--latency SECONDS a token, --reply TEXT, --key KEY, --stay (an answer never ends by itself),
+--grace SECONDS for answers to finish after a signal.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from kt.engine.engine import Engine
 from kt.errors import KtError
+from kt.server import serve as serving
 from kt.server.app import create_app
-from kt.server.serve import reserve, serve
 from tests.fakes import FakeExecutor, replying
 from tests.server.harness import TextTokenizer
 
@@ -33,17 +34,19 @@ def main() -> int:
     parser.add_argument("--reply", default="Hello **world**!")
     parser.add_argument("--key", action="append", default=[])
     parser.add_argument("--stay", action="store_true")
+    parser.add_argument("--grace", type=float, default=serving.GRACE_SECONDS)
     options = parser.parse_args()
+    serving.GRACE_SECONDS = options.grace
     reply = (lambda _: ord("x")) if options.stay else replying(options.reply)
     executor = FakeExecutor(latency=options.latency, reply=reply, context=100_000, n_pages=12_500)
     try:
-        listener = reserve(options.host, options.port, api_keys=options.key)
+        listener = serving.reserve(options.host, options.port, api_keys=options.key)
     except KtError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return error.exit_code
     with Engine(executor, TextTokenizer(), model_name="fake-1b") as engine:
         app = create_app(engine, TextTokenizer(), {"model": "fake-1b"}, api_keys=options.key)
-        serve(app, listener=listener, home=options.home, ready=say)
+        serving.serve(app, listener=listener, home=options.home, ready=say)
     say("closed")
     return 0
 

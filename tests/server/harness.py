@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -90,24 +91,48 @@ class Running:
         pytest.fail(f"still busy: {self.engine.stats()}")
 
 
+class Endings:
+    """Servers that end while the next tests run: uvicorn sleeps a fifth of a second over it."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(8)
+        self.begun: list[Future[None]] = []
+
+    def begin(self, server: Server, thread: threading.Thread, engine: Engine) -> None:
+        server.should_exit = True
+        self.begun.append(self.pool.submit(self._end, thread, engine))
+
+    def wait(self) -> None:
+        """Raises what an ending raised."""
+        for ending in self.begun:
+            ending.result()
+
+    @staticmethod
+    def _end(thread: threading.Thread, engine: Engine) -> None:
+        thread.join()
+        engine.close(0.0)
+
+
+ENDINGS = Endings()
+
+
 @contextmanager
 def running(
     executor: FakeExecutor, tokenizer: Any = None, *, max_queue: int | None = None, **options: Any
 ) -> Iterator[Running]:
+    """One that may still be ending for a moment after the block; `ENDINGS.wait` waits for it."""
     tokenizer = tokenizer or TextTokenizer()
     with ExitStack() as stack:
         engine = Engine(
             executor, tokenizer, model_name=MODEL, max_batch=8, max_queue=max_queue
         ).start()
-        stack.callback(engine.close, 0.0)
         app = create_app(engine, tokenizer, INFO, **options)
         listener = reserve("127.0.0.1", 0)
         ready = threading.Event()
         server = Server(app, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        stack.callback(thread.join)
-        stack.callback(setattr, server, "should_exit", True)
+        stack.callback(ENDINGS.begin, server, thread, engine)
         assert ready.wait(10)
         http = stack.enter_context(httpx.Client(base_url=url_of(listener), timeout=20))
         yield Running(url_of(listener), engine, http, app.state.generations)

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.fakes import FakeExecutor, replying
 from tests.server.browser import Page, browser
-from tests.server.harness import MODEL, TextTokenizer, running
+from tests.server.harness import ENDINGS, MODEL, TextTokenizer, running
 
 HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'"
@@ -282,8 +282,8 @@ def test_a_refusal_is_told_and_the_question_kept(serve, visit):
     page = visit(serve(FakeExecutor(context=64, reply=replying("ok"))))
     page.expected = ["400 (Bad Request)"]
     page.type("x" * 80)
-    failure = page.wait(lambda: page.all(".failure[role=alert]"))[0]
-    assert "64" in failure.text
+    failure = page.wait(lambda: "".join(page.texts(".failure[role=alert]")))
+    assert "64" in failure
     box = page["#message"]
     assert box.get_property("value") == "x" * 80
     box.clear()
@@ -295,6 +295,7 @@ def test_a_server_that_went_away(visit):
     with running(FakeExecutor(reply=replying("ok"))) as server:
         page = visit(server)
         assert page.ask("Hello").text == "ok"
+    ENDINGS.wait()
     page.expected = ["ERR_CONNECTION_REFUSED"]
     page.type("Still there?")
     page.wait(lambda: "does not answer" in "".join(page.texts("#log .failure")))
