@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from kt.cli import app
 from kt.server import state
 from tests import installed
 from tests.installed import PACKAGES, ROOT
@@ -100,13 +102,30 @@ def test_options_reach_the_server(home):
     assert "'gpt-4' is not served here" in refused.stderr
 
 
+@pytest.fixture
+def ask_at(tmp_path, monkeypatch, capsys):
+    """ask_at(url) -> (status, stdout, stderr) of `kt chat --url URL hi` in this process."""
+    for name, value in environment(tmp_path).items():
+        if name != "PYTHONPATH":
+            monkeypatch.setenv(name, value)
+
+    def ask(url: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        return app.run(["chat", "--url", url, "hi"]), *capsys.readouterr()
+
+    return ask
+
+
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/health"])
-def test_a_url_may_be_given(home, tmp_path, suffix):
+def test_a_url_may_be_given(home, ask_at, suffix):
     url = state.read(home).url
-    assert kt_chat(tmp_path, "--url", url + suffix, "hi").stdout == ANSWER
-    assert kt_chat(tmp_path, "--url", url.removeprefix("http://") + suffix, "hi").stdout == ANSWER
     port = url.rpartition(":")[2]
-    assert kt_chat(tmp_path, "--url", port + suffix, "hi").stdout == ANSWER
+    for given in (url, url.removeprefix("http://"), port):
+        assert ask_at(given + suffix) == (0, ANSWER, "")
+
+
+def test_a_url_may_be_given_to_the_program(home, tmp_path):
+    assert kt_chat(tmp_path, "--url", state.read(home).url, "hi").stdout == ANSWER
 
 
 def test_no_server_is_one_clear_message(tmp_path):
@@ -128,10 +147,10 @@ def test_a_url_where_nothing_answers(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[::1", "http://x:99999"])
-def test_a_url_that_is_none(tmp_path, url):
-    done = kt_chat(tmp_path, "--url", url, "hi")
-    assert done.returncode == 2
-    assert "is not a server's URL" in done.stderr
+def test_a_url_that_is_none(ask_at, url):
+    status, _, err = ask_at(url)
+    assert status == 2
+    assert "is not a server's URL" in err
 
 
 def test_no_question(home):
