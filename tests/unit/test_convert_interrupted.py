@@ -70,6 +70,11 @@ def finish(source: Path, dest: Path, **options) -> tuple[int, str]:
     return process.returncode, out
 
 
+def complete(source: Path, dest: Path) -> None:
+    """In this process."""
+    Conversion(open_checkpoint(source), "int4").run(dest, load("avx2"), threads=2)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
@@ -103,7 +108,7 @@ def test_killed_at_any_point_it_ends_with_the_same_bytes(source, whole, tmp_path
         process.wait()
         process.stdout.close()
         kills += process.returncode == -signal.SIGKILL and not (dest / MANIFEST).exists()
-        assert finish(source, dest)[0] == 0
+        complete(source, dest)
         assert contents(dest) == whole
     assert kills >= 2  # others may have been too late
 
@@ -113,20 +118,20 @@ def test_what_a_kill_can_leave_is_taken_over(source, whole, tmp_path):
     dest = tmp_path / "to"
     dest.mkdir()
     (dest / "kt_conversion.json.partial").write_bytes(b"{")
-    assert finish(source, dest)[0] == 0
+    complete(source, dest)
     assert contents(dest) == whole
     (dest / MANIFEST).rename(dest / "kt_conversion.json")
     (dest / "layer-00002.safetensors").unlink()
     (dest / "layer-00002.safetensors.partial").write_bytes(b"half")
     (dest / "layer-00003.safetensors").write_bytes(b"short")
-    assert finish(source, dest)[0] == 0
+    complete(source, dest)
     assert contents(dest) == whole
 
 
 def test_what_a_kill_left_takes_no_room(source, whole, tmp_path, monkeypatch):
     """On a disk that holds the conversion and one half-written file of it."""
     dest = tmp_path / "to"
-    assert finish(source, dest)[0] == 0
+    complete(source, dest)
     (dest / MANIFEST).unlink()
     note = json.loads(whole[MANIFEST])
     for name in ("layer-00002.safetensors", "layer-00003.safetensors"):
@@ -140,7 +145,7 @@ def test_what_a_kill_left_takes_no_room(source, whole, tmp_path, monkeypatch):
         return SimpleNamespace(f_bavail=disk - used, f_frsize=1)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    Conversion(open_checkpoint(source), "int4").run(dest, load("avx2"), threads=2)
+    complete(source, dest)
     assert contents(dest) == whole
 
 
@@ -149,7 +154,7 @@ def test_a_limit_of_file_sizes_stops_it_clearly(source, whole, tmp_path):
     status, out = finish(source, dest, limit=len(whole["layer-00000.safetensors"]) - 1000)
     assert status == 1 and f"cannot write to {dest}" in out and "same command" in out
     assert not list(dest.glob("*.partial")) and not (dest / MANIFEST).exists()
-    assert finish(source, dest)[0] == 0
+    complete(source, dest)
     assert contents(dest) == whole
 
 
@@ -180,7 +185,7 @@ def test_a_full_disk_stops_it_clearly(source, whole, tmp_path):
         with pytest.raises(ModelError, match="not finished"):
             open_checkpoint(dest)
         other.unlink()
-        assert finish(source, dest)[0] == 0
+        complete(source, dest)
         assert contents(dest) == whole
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 
 import pytest
 import tokenizers
@@ -36,6 +37,7 @@ def _text(flavour: str, size: int) -> str:
     return "".join(parts)
 
 
+@cache
 def _trained(row) -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.BPE(ignore_merges=row.ignore_merges))
     made.pre_tokenizer = row.build()
