@@ -114,7 +114,7 @@ def test_one_of_several_answers_does_not_stay(serve):
     body = {"model": MODEL, "prompt": ["a", "b"], "n": 2, "max_tokens": 90_000, "stream": True}
     with server.http.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}) as answer:
         next(answer.iter_bytes())
-        wait_for(server, lambda: server.engine.stats().running == 4)  # one may be ahead of three
+        wait_for(server, lambda stats: stats.running == 4)  # one may be ahead of three
     server.wait_until_idle(1.0)
 
 
