@@ -134,7 +134,10 @@ inline void pack_panel(const kt_source &source, int64_t n, int rows, int64_t k, 
     }
     if constexpr (F::kKind == Kind::kFp8) {
       for (int r = 0; r < rows; r++)
-        for (int i = 0; i < 32; i++) lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = codes[r][i];
+        for (int i = 0; i < 32; i++) {
+          lines[i / 4 * 64 + r * 4 + fp8_byte(i % 4)] = codes[r][i];
+          if ((codes[r][i] & 0x7f) == 0x7f) F::Scales::put_nan(meta, b, r);
+        }
     } else if constexpr (F::kKind == Kind::kInt) {
       F::Codes::store(lines, codes);
     }

@@ -1,7 +1,8 @@
 // Scale records: what stands beside the codes of a panel. Each kind says how many bytes a record of
 // 16 rows takes, how many blocks of 32 K share it (kSuper), and what it means:
 //   w = scale * (code - zero) + minimum, one scale (and minimum) per kGroup K, 16 or at least 32.
-// get is the exact meaning for one row, load the same for 16 rows at once.
+// get is the exact meaning for one row, load the same for 16 rows at once. put_nan (of FP8): a code
+// of row r is NaN, and kernels learn of it by the scale.
 #pragma once
 #include <cmath>
 
@@ -89,6 +90,9 @@ struct ScalesF32 {
     v.scale[0] = vf_load(reinterpret_cast<const float *>(meta + record<Super>(b) * 64));
     return v;
   }
+  static void put_nan(uint8_t *meta, int64_t b, int r) {
+    store_f32(meta + record<Super>(b) * 64 + r * 4, NAN);
+  }
 };
 constexpr int kWholeRow = 1 << 30;
 
@@ -130,6 +134,7 @@ struct ScalesE8M0 {
     v.scale[0] = vf_bits(vi_or(bits, vi_and(vi_equal(e, vi_set1(255)), vi_set1(0x00400000))));
     return v;
   }
+  static void put_nan(uint8_t *meta, int64_t b, int r) { meta[b * 16 + r] = 255; }
 };
 
 // The same for codes of twice their value: 2^(e - 128). Here 255 is 2^127, as in GGUF; the kernels

@@ -34,7 +34,8 @@ constexpr bool decodes() {
 // are a single stream. Floats would wait for their sums, of which one panel has one.
 template <class F, int T>
 constexpr int tile_panels() {
-  return T == 1 && F::kKind == Kind::kInt ? 1 : kTilePanels;
+  if constexpr (T == 1) return F::kKind == Kind::kInt ? 1 : 2;
+  return kTilePanels;
 }
 
 // What a pass fetches, block by block. A core drops fetches while many are under way, so they are
@@ -249,31 +250,26 @@ inline void tile_int(const TileArgs &g, int first) {
   store_sums(g, first, sum);
 }
 
-// bfloat16 lines of 32 K, from memory or decoded from FP8 in registers.
+// Operands of 2 K: bfloat16 line l of a block, from memory or decoded from FP8 in registers.
+template <class F, bool Expanded>
+inline BLine half_operand(const uint8_t *lines, int l) {
+  if constexpr (F::kKind == Kind::kFp8 && !Expanded)
+    return f8_operand(vi_load(lines + l / 2 * 64), l % 2);
+  return b_line(vi_load(lines + l * 64));
+}
+
 template <class F, bool Expanded, int P, int T>
 inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, int64_t b,
                            vf (&sum)[P][T]) {
+#pragma GCC unroll 16
+  for (int l = 0; l < 16; l++) {
+    BLine w[P];
+    for (int p = 0; p < P; p++) w[p] = half_operand<F, Expanded>(lines[p], l);
 #pragma GCC unroll 8
-  for (int l = 0; l < 8; l++) {
-    BLine w[2][P];
-    for (int p = 0; p < P; p++) {
-      vi even, odd;
-      if constexpr (F::kKind == Kind::kFp8 && !Expanded) {
-        f8_lines(vi_load(lines[p] + l * 64), even, odd);
-      } else {
-        even = vi_load(lines[p] + l * 128);
-        odd = vi_load(lines[p] + l * 128 + 64);
-      }
-      w[0][p] = b_line(even), w[1][p] = b_line(odd);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++)
-#pragma GCC unroll 8
-      for (int t = 0; t < T; t++)
-        for (int p = 0; p < P; p++)
-          sum[p][t] = b_dot(
-              sum[p][t], w[i][p],
-              static_cast<const uint8_t *>(g.rows[t]) + (b * 32 + l * 4 + i * 2) * kHalfBytes);
+    for (int t = 0; t < T; t++)
+      for (int p = 0; p < P; p++)
+        sum[p][t] = b_dot(sum[p][t], w[p],
+                          static_cast<const uint8_t *>(g.rows[t]) + (b * 32 + l * 2) * kHalfBytes);
   }
 }
 

@@ -104,6 +104,10 @@ template <int N>
 inline vi vi_shl16(vi x) {  // within 16-bit lanes
   return {_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)};
 }
+template <int N>
+inline vi vi_sar16(vi x) {  // within 16-bit lanes, with copies of the sign
+  return {_mm256_srai_epi16(x.a, N), _mm256_srai_epi16(x.b, N)};
+}
 inline vi vi_round(vf x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline vi vi_load_u8(const void *p) {
   const __m128i q = _mm_loadu_si128(static_cast<const __m128i *>(p));

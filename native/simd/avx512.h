@@ -80,6 +80,10 @@ template <int N>
 inline vi vi_shl16(vi x) {  // within 16-bit lanes
   return {_mm512_slli_epi16(x.v, N)};
 }
+template <int N>
+inline vi vi_sar16(vi x) {  // within 16-bit lanes, with copies of the sign
+  return {_mm512_srai_epi16(x.v, N)};
+}
 inline vi vi_round(vf x) { return {_mm512_cvtps_epi32(x.v)}; }
 inline vi vi_load_u8(const void *p) {
   return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i *>(p)))};

@@ -3,6 +3,6 @@
 #include "../simd/avx2.h"
 #include "../simd/dot_maddwd.h"
 #include "../simd/half_fma.h"
-#include "../simd/fp8_shift.h"
+#include "../simd/fp8_scaled.h"
 #include "../simd/common.h"
 #include "../runtime/abi.h"
