@@ -31,7 +31,7 @@ constexpr bool decodes() {
 }
 
 // Panels that a tile passes over at once. One row over integer codes passes over one: its weights
-// are a single stream. Floats would wait for their sums, of which one panel has one.
+// are a single stream. Over floats it would wait for its sums, of which one panel has one.
 template <class F, int T>
 constexpr int tile_panels() {
   if constexpr (T == 1) return F::kKind == Kind::kInt ? 1 : 2;

@@ -231,6 +231,31 @@ def test_every_fp8_code_in_a_product(library):
         assert np.isnan(got[:, ~finite]).all()
 
 
+@pytest.mark.parametrize("kind, group", [("F8_G32", 32), ("F8_G128", 128), ("F8_MX", 32)])
+def test_a_nan_code_breaks_its_row_alone(library, kind, group):
+    """Wherever it stands in its group, and whatever it is multiplied by."""
+    codes = np.full((33, 256), 0x38, np.uint8)  # ones
+    rows, columns = [1, 17, 32], [0, 127, 255]
+    codes[rows, columns] = 0x7F, 0xFF, 0x7F
+    scales = np.ones((33, 256 // group), np.float32)
+    scale_type = "F32"
+    if kind == "F8_MX":
+        scales, scale_type = np.full(scales.shape, 127, np.uint8), "E8M0"
+    quant = Quant(kind, scales, scale_type, (1, group))
+    weight = pack(library, Tensor("codes", (33, 256), FP8, codes.reshape(-1), quant))
+    values = unpack(library, weight)
+    assert np.isnan(values[rows, columns]).all()
+    x = np.zeros((20, 256), np.float32)
+    x[:, 5] = 1
+    program = product(library, [weight], x)
+    for tokens in (1, 20):
+        status, _ = program.run(tokens)
+        assert status == library.lib.KT_NOT_FINITE
+        got = program.values("y", tokens)
+        assert np.isnan(got[:, rows]).all()
+        assert np.isfinite(np.delete(got, rows, axis=1)).all()
+
+
 @pytest.mark.parametrize("packed", ["F4_MX", "F4_NV"])
 def test_every_fp4_code_and_scale(packed):
     """All 16 codes under all 256 scales. E8M0: 2^(s - 127); E4M3: torch's float8."""
