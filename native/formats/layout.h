@@ -11,14 +11,26 @@
 //                      8 low bits: line q. 4: line q / 2, nibble q % 2. 2: line q / 4, 2-bit field
 //                      q % 4. high bits lie above the low ones; 1: one line, bit q. 2: line q / 4,
 //                      field q % 4
-//   meta:   the scale records (scales.h)
-// and its size is rounded up to 64 bytes.
+//   records: the scales (scales.h)
+// Codes and their records take turns, so that a product over one row reads a panel in the order of
+// its addresses: chunks of kChunk blocks, the records first, padded to 64 bytes in a short last
+// chunk. FP8, and one scale for a whole row, are a single chunk.
 #pragma once
+#include <algorithm>
+
 #include "../include/kt.h"
 #include "codes.h"
 #include "scales.h"
 
 namespace kt {
+
+// Blocks of a chunk: as few as have whole lines of records.
+template <class S>
+constexpr int chunk_blocks() {
+  int blocks = S::kSuper;
+  while (blocks < kWholeRow && blocks / S::kSuper * S::kBytes % 64) blocks *= 2;
+  return blocks;
+}
 
 enum class Kind { kF32, kF16, kBf16, kFp8, kInt };
 
@@ -32,12 +44,14 @@ struct IntFormat {
   static constexpr int kTop = Codes::top();
   static constexpr int kZeroLog2 = ZeroLog2;
   static constexpr int kZero = ZeroLog2 < 0 ? 0 : 1 << ZeroLog2;
+  static constexpr int kChunk = chunk_blocks<S>();
   using Scales = S;
 };
 template <class S>
 struct Fp8Format {
   static constexpr Kind kKind = Kind::kFp8;
   static constexpr int kBlockBytes = 8 * 64;
+  static constexpr int kChunk = kWholeRow;
   using Scales = S;
 };
 template <Kind K, int Bits>
@@ -110,18 +124,50 @@ constexpr bool has_scales() {
   return F::kKind == Kind::kInt || F::kKind == Kind::kFp8;
 }
 
+// Bytes of the records of `blocks` blocks that begin with a chunk, in whole lines.
+template <class F>
+constexpr int64_t record_bytes(int64_t blocks) {
+  if constexpr (has_scales<F>())
+    return round_up(ceil_div(blocks, F::Scales::kSuper) * F::Scales::kBytes, 64);
+  return 0;
+}
+template <class F>
+constexpr int64_t chunk_bytes() {
+  return F::kChunk * int64_t(F::kBlockBytes) + record_bytes<F>(F::kChunk);
+}
+
 struct PanelLayout {
   int64_t blocks;  // of 32 K
-  int64_t line_bytes;  // codes of a panel
+  int64_t first_lines;  // where the lines of block 0 begin
   int64_t bytes;  // of a panel
 };
 
 template <class F>
 inline PanelLayout panel_layout(int64_t k) {
-  const int64_t blocks = ceil_div(k, kBlock), lines = blocks * F::kBlockBytes;
-  int64_t meta = 0;
-  if constexpr (has_scales<F>()) meta = ceil_div(blocks, F::Scales::kSuper) * F::Scales::kBytes;
-  return {blocks, lines, round_up(lines + meta, 64)};
+  const int64_t blocks = ceil_div(k, kBlock);
+  int64_t first = 0;
+  if constexpr (has_scales<F>()) first = record_bytes<F>(std::min<int64_t>(blocks, F::kChunk));
+  return {blocks, first, blocks * F::kBlockBytes + record_bytes<F>(blocks)};
+}
+
+// The lines of block b of `blocks`, from those of block 0 on.
+template <class F>
+inline int64_t lines_offset(int64_t b, int64_t blocks) {
+  if constexpr (has_scales<F>()) {
+    if constexpr (F::kChunk < kWholeRow) {
+      constexpr int64_t kRecords = record_bytes<F>(F::kChunk);
+      const int64_t all = record_bytes<F>(blocks);
+      return b * F::kBlockBytes + std::min((b / F::kChunk + 1) * kRecords, all) -
+             std::min(kRecords, all);
+    }
+  }
+  return b * F::kBlockBytes;
+}
+// What Scales::load and get take beside b, from the records of block 0 on.
+template <class F>
+inline int64_t records_offset(int64_t b) {
+  if constexpr (F::kChunk < kWholeRow) return b / F::kChunk * F::kChunk * F::kBlockBytes;
+  return 0;
 }
 
 inline int64_t panels(int64_t n) { return ceil_div(n, kPanel); }
@@ -129,7 +175,7 @@ inline int64_t panels(int64_t n) { return ceil_div(n, kPanel); }
 // 32 exact values of row r, block b.
 template <class F>
 inline void unpack_block(const uint8_t *panel, const PanelLayout &p, int64_t b, int r, float *out) {
-  const uint8_t *lines = panel + b * F::kBlockBytes;
+  const uint8_t *lines = panel + p.first_lines + lines_offset<F>(b, p.blocks);
   if constexpr (F::kKind == Kind::kF32) {
     for (int i = 0; i < 32; i++) out[i] = load_f32(lines + i * 64 + r * 4);
   } else if constexpr (F::kKind == Kind::kF16) {
@@ -139,7 +185,7 @@ inline void unpack_block(const uint8_t *panel, const PanelLayout &p, int64_t b, 
     for (int i = 0; i < 32; i++)
       out[i] = bf16_to_float(load_u16(lines + i / 2 * 64 + r * 4 + i % 2 * 2));
   } else {
-    const BlockScales s = F::Scales::get(panel + p.line_bytes, b, r);
+    const BlockScales s = F::Scales::get(panel + records_offset<F>(b), b, r);
     for (int i = 0; i < 32; i++) {
       const int group = F::Scales::kGroup == 16 ? i / 16 : 0;
       if constexpr (F::kKind == Kind::kFp8) {

@@ -80,14 +80,14 @@ inline void pack_rounded(const kt_source &source, int64_t n, int rows, int64_t k
       for (int i = 0; i < G; i++) group.x[i][r] = x[i];
     }
     uint8_t q[kBlocks][kPanel][32] = {};
-    uint8_t *record = panel + p.line_bytes + b / kBlocks * F::Scales::kBytes;
+    uint8_t *record = panel + records_offset<F>(b) + b / kBlocks * F::Scales::kBytes;
     const bool search = F::kBits == 4 && source.search;
     if constexpr (F::kBits == 4) {
       if (search) search_group<F>(group, rows, record, q);
     }
     for (int r = 0; r < rows && !search; r++) round_row<F>(group, r, record, q);
     for (int i = 0; i < kBlocks && b + i < p.blocks; i++)
-      F::Codes::store(panel + (b + i) * F::kBlockBytes, q[i]);
+      F::Codes::store(panel + p.first_lines + lines_offset<F>(b + i, p.blocks), q[i]);
   }
 }
 
@@ -99,10 +99,10 @@ inline void pack_panel(const kt_source &source, int64_t n, int rows, int64_t k, 
     if (floats) return pack_rounded<F>(source, n, rows, k, panel);
   const PanelLayout p = panel_layout<F>(k);
   const BlockSource *blocks = block_source(source.encoding);
-  uint8_t *meta = panel + p.line_bytes;
   std::memset(panel, 0, size_t(p.bytes));
   for (int64_t b = 0; b < p.blocks; b++) {
-    uint8_t *lines = panel + b * F::kBlockBytes;
+    uint8_t *lines = panel + p.first_lines + lines_offset<F>(b, p.blocks), *meta = panel;
+    if constexpr (has_scales<F>()) meta += records_offset<F>(b);
     const int64_t end = std::min(k, b * 32 + 32);
     uint8_t codes[kPanel][32] = {};
     for (int r = 0; r < rows; r++) {

@@ -7,22 +7,24 @@ namespace kt {
 inline int64_t packed_queries(int64_t) { return 0; }
 inline void pack_queries(int, const void *const *, int, int64_t, uint8_t *) {}
 
-inline void score_tiles(int format, const KvHead &h, const QueryTile &q, const SplitPages &s,
-                        int from, int to, PageStream &ahead, float *out) {
+inline void score_tiles(const TileSet &tiles, const KvHead &h, const QueryTile &q,
+                        const SplitPages &s, int from, int to, PageStream &ahead, float *out) {
   const int64_t bytes = h.bytes / 2;
   for (int p = from; p < to; p++)
-    run_tiles(format,
+    run_tiles(tiles,
               panel_tile(s.keys[p], h.panel_bytes, h.padded / 32, out + p * q.count * 32,
                          ahead.take(bytes), bytes),
               q.rows, q.count);
 }
+static constexpr TileSet kKeyTiles = tile_set<KeyFormat>();
+
 inline void score_halves(const KvHead &h, const QueryTile &q, const SplitPages &s, int from, int to,
                          PageStream &ahead, float *out) {
-  score_tiles(KT_BF16, h, q, s, from, to, ahead, out);
+  score_tiles(kTiles[KT_BF16], h, q, s, from, to, ahead, out);
 }
 inline void score_codes(const KvHead &h, const QueryTile &q, const SplitPages &s, int from, int to,
                         PageStream &ahead, float *out) {
-  score_tiles(KT_I8_G32, h, q, s, from, to, ahead, out);
+  score_tiles(kKeyTiles, h, q, s, from, to, ahead, out);
 }
 // Sums over the pages' products with `lines` of rows that lie row_bytes apart, page after page.
 inline void sum_pages(int format, const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
@@ -38,7 +40,7 @@ inline void sum_pages(int format, const KvHead &h, const SplitPages &s, int from
                                out, ahead.take(step), step);
     args.meta[0] = args.meta[1] = reinterpret_cast<const uint8_t *>(kOnes);
     args.accumulate = more || p > from;
-    run_tiles(format, args, rows, count);
+    run_tiles(kTiles[format], args, rows, count);
   }
 }
 inline void sum_halves(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,

@@ -93,12 +93,12 @@ struct QueryTile {
 };
 
 // One tile call over `count` rows of any number; out [count][32].
-inline void run_tiles(int format, TileArgs args, const void *const *rows, int count) {
+inline void run_tiles(const TileSet &tiles, TileArgs args, const void *const *rows, int count) {
   for (int from = 0; from < count;) {
     const int height = tile_height(count - from);
     args.rows = rows + from;
     args.count = std::min(count - from, kTileRows[height]);
-    kTiles[format].fn[height](args);
+    tiles.fn[height](args);
     args.ahead = nullptr;
     args.out += args.count * 32;
     from += args.count;

@@ -67,8 +67,8 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   packed.rows = row, packed.out = out;
   for (int p = 0; p < 2; p++) {
     const int64_t panel = std::min(2 * pair + p, panels(m.n) - 1);
-    packed.lines[p] = m.data + panel * m.panel.bytes;
-    packed.meta[p] = packed.lines[p] + m.panel.line_bytes;
+    packed.meta[p] = m.data + panel * m.panel.bytes;
+    packed.lines[p] = packed.meta[p] + m.panel.first_lines;
   }
   decoded = packed;
   const int64_t total = to - from, first = from;

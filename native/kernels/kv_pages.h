@@ -2,7 +2,7 @@
 // compute both products. Per KV head, with head_dim padded to 32:
 //   bfloat16  K [32 keys, head_dim] as two panels of 16 keys
 //             V^T [head_dim, 32 keys] as head_dim / 16 panels, 16 lines of 2 keys each
-//   int8      K as two panels of KT_I8_G32: codes, and a float16 scale per key and 32 dims
+//   int8      K as two panels: codes as in KT_I8_G32, then a float16 scale per key and 32 dims
 //             V^T as head_dim / 16 panels, 8 lines of 4 keys each, codes as in KT_I8_G32; then a
 //             float32 scale per key, which multiplies the probabilities
 #pragma once
@@ -11,7 +11,9 @@
 namespace kt {
 
 constexpr int kPageTokens = 32;
-using KeyFormat = IntFormat<8, 0, 7, ScalesF16<1>>;
+struct KeyFormat : IntFormat<8, 0, 7, ScalesF16<1>> {
+  static constexpr int kChunk = kWholeRow;
+};
 
 inline int64_t padded_head(int64_t head_dim) { return round_up(head_dim, kBlock); }
 

@@ -10,7 +10,7 @@ namespace kt {
 
 // out [count, 32] float32. The second panel may equal the first (an odd last panel).
 struct TileArgs {
-  const uint8_t *lines[2];
+  const uint8_t *lines[2];  // of block 0, as are the records
   const uint8_t *meta[2];
   int64_t blocks;
   const void *const *rows;
@@ -30,14 +30,6 @@ constexpr bool decodes() {
   return false;
 }
 
-// Panels that a tile passes over at once. One row over integer codes passes over one: its weights
-// are a single stream. Over floats it would wait for its sums, of which one panel has one.
-template <class F, int T>
-constexpr int tile_panels() {
-  if constexpr (T == 1) return F::kKind == Kind::kInt ? 1 : 2;
-  return kTilePanels;
-}
-
 // What a pass fetches, block by block. A core drops fetches while many are under way, so they are
 // spread evenly.
 template <int T>
@@ -55,13 +47,8 @@ template <int T, int P>
 inline Ahead<T> ahead_of(const TileArgs &g, int first) {
   const uint8_t *from = g.ahead;
   if (!from) return {nullptr, 0};
-  constexpr int kPasses = 2 / P;
-  const int64_t bytes = g.ahead_bytes / kPasses;
-  // One row fetches what comes next: that is its second panel first, then the first one ahead.
-  if (T > 1)
-    from += first / P * bytes;
-  else if (first == 0 && kPasses == 2)
-    from = g.lines[1];
+  const int64_t bytes = g.ahead_bytes * P / 2;
+  from += first / P * bytes;
   return {reinterpret_cast<const char *>(from), round_up(ceil_div(bytes, g.blocks), 64)};
 }
 
@@ -98,6 +85,7 @@ constexpr int narrow_quads() {
 template <int ZeroLog2, class S, int Top>
 struct DecodedInt : IntFormat<8, 0, ZeroLog2, S> {
   static constexpr int kTop = Top;  // of a code
+  static constexpr int kChunk = kWholeRow;
 };
 // What a format's tile reads after decoding: all integer formats with the same zero point and kind
 // of scales share one. FP8 keeps its scale records; its lines become bfloat16.
@@ -129,30 +117,27 @@ inline void decode_codes(const uint8_t *lines, uint8_t *out, std::integer_sequen
   (vi_store(out + Q * 64, F::Codes::template quad<Q>(lines)), ...);
 }
 template <class F>
-void decode_lines(const uint8_t *lines, int64_t blocks, uint8_t *out) {
-  for (int64_t b = 0; b < blocks; b++) {
-    if constexpr (F::kKind == Kind::kFp8) {
-      for (int l = 0; l < 8; l++) {
-        vi first, second;
-        f8_lines(vi_load(lines + l * 64), first, second);
-        vi_store(out + l * 128, first);
-        vi_store(out + l * 128 + 64, second);
-      }
-    } else if constexpr (F::kKind == Kind::kInt) {
-      decode_codes<F>(lines, out, std::make_integer_sequence<int, 8>());
+inline void expand_block(const uint8_t *lines, uint8_t *out) {
+  if constexpr (F::kKind == Kind::kFp8) {
+    for (int l = 0; l < 8; l++) {
+      vi first, second;
+      f8_lines(vi_load(lines + l * 64), first, second);
+      vi_store(out + l * 128, first);
+      vi_store(out + l * 128 + 64, second);
     }
-    lines += F::kBlockBytes;
-    out += decoded_block_bytes<F>();
+  } else if constexpr (F::kKind == Kind::kInt) {
+    decode_codes<F>(lines, out, std::make_integer_sequence<int, 8>());
   }
 }
 // Lines, and after them the scales if decoded_meta_bytes says so.
 template <class F>
 void decode_panel(const uint8_t *lines, const uint8_t *meta, int64_t blocks, uint8_t *out) {
-  decode_lines<F>(lines, blocks, out);
-  if constexpr (F::kKind == Kind::kInt) {
-    out += blocks * decoded_block_bytes<F>();
-    for (int64_t b = 0; b < blocks; b++)
-      Decoded<F>::Scales::store(out, b, F::Scales::load(meta, b));
+  uint8_t *scales = out + blocks * decoded_block_bytes<F>();
+  for (int64_t b = 0; b < blocks; b++) {
+    expand_block<F>(lines + lines_offset<F>(b, blocks), out);
+    out += decoded_block_bytes<F>();
+    if constexpr (F::kKind == Kind::kInt)
+      Decoded<F>::Scales::store(scales, b, F::Scales::load(meta + records_offset<F>(b), b));
   }
 }
 
@@ -238,11 +223,12 @@ inline void tile_int(const TileArgs &g, int first) {
   start_sums(g, first, sum);
   for (int64_t b = 0; b < g.blocks; b++) {
     ahead.fetch_block();
+    const int64_t lines_at = lines_offset<F>(b, g.blocks), meta_at = records_offset<F>(b);
     VScales s[P];
     const uint8_t *lines[P];
     for (int p = 0; p < P; p++) {
-      s[p] = S::load(g.meta[first + p], b);
-      lines[p] = g.lines[first + p] + b * F::kBlockBytes;
+      s[p] = S::load(g.meta[first + p] + meta_at, b);
+      lines[p] = g.lines[first + p] + lines_at;
     }
     dot_group<F, P, T, 0>(lines, a, b, s, sum);
     if constexpr (S::kGroup == 16) dot_group<F, P, T, 1>(lines, a, b, s, sum);
@@ -325,33 +311,6 @@ inline void tile_float(const TileArgs &g, int first) {
     }
   }
   store_sums(g, first, sum);
-}
-
-// The tile of a format; Expanded: FP8 lines that are bfloat16 by now.
-template <class F, bool Expanded, int T>
-__attribute__((flatten)) void tile(const TileArgs &g) {
-  constexpr int P = tile_panels<F, T>();
-#pragma GCC unroll 2
-  for (int first = 0; first < 2; first += P) {
-    if constexpr (F::kKind == Kind::kInt)
-      tile_int<F, P, T>(g, first);
-    else if constexpr (F::kKind == Kind::kF32 || F::kKind == Kind::kF16)
-      tile_float<F, P, T>(g, first);
-    else
-      tile_half<F, Expanded, P, T>(g, first);
-  }
-}
-
-// More rows than a vector tile holds, in vector tiles: for formats without a taller tile of their
-// own.
-template <class F, int T>
-void tile_in_parts(const TileArgs &g) {
-  TileArgs part = g;
-  for (int t = 0; t < g.count; t += part.count) {
-    part.rows = g.rows + t, part.out = g.out + t * 32;
-    part.count = g.count - t >= 4 ? 4 : 1;
-    (part.count == 4 ? tile<F, false, 4> : tile<F, false, 1>)(part);
-  }
 }
 
 }  // namespace kt

@@ -56,17 +56,19 @@ class PanelLines {
   __attribute__((always_inline)) void prepare(int64_t b) {
     for (int p = 0; p < 2 && b < g_.blocks; p++) {
       if constexpr (!Ready)
-        decode_lines<F>(g_.lines[p] + b * F::kBlockBytes, 1, decoded_[b % 2][p]);
+        expand_block<F>(lines(p, b), decoded_[b % 2][p]);
       else
         for (int64_t line = 0; line < kBytes; line += 64)
           _mm_prefetch(reinterpret_cast<const char *>(at(p, b) + line), _MM_HINT_T0);
     }
   }
-  const uint8_t *at(int p, int64_t b) const {
-    return Ready ? g_.lines[p] + b * kBytes : decoded_[b % 2][p];
-  }
+  const uint8_t *at(int p, int64_t b) const { return Ready ? lines(p, b) : decoded_[b % 2][p]; }
 
  private:
+  // Where a block lies; FP8 that is ready was decoded.
+  const uint8_t *lines(int p, int64_t b) const {
+    return g_.lines[p] + (Ready && decodes<F>() ? b * kBytes : lines_offset<F>(b, g_.blocks));
+  }
   const TileArgs &g_;
   alignas(64) uint8_t decoded_[Ready ? 1 : 2][2][Ready ? 64 : kBytes];
 };
@@ -201,7 +203,9 @@ class AmxTile {
     tile_store<2 * Pair>(sums_[2 * Pair], 64), tile_store<2 * Pair + 1>(sums_[2 * Pair + 1], 64);
     const int64_t b = u / kParts;
     if constexpr (kInt) {
-      const VScales s[2] = {F::Scales::load(g_.meta[0], b), F::Scales::load(g_.meta[1], b)};
+      const int64_t at = records_offset<F>(b);
+      const VScales s[2] = {F::Scales::load(g_.meta[0] + at, b),
+                            F::Scales::load(g_.meta[1] + at, b)};
       if (kParts == 1 || u % 2 == 0)
         join_group_of<Pair, 0>(b, from, s);
       else

@@ -5,8 +5,37 @@
 #else
 #include "tile.h"
 #endif
+#include "tile_stream.h"
 
 namespace kt {
+
+// The tile of a format; Expanded: FP8 lines that are bfloat16 by now.
+template <class F, bool Expanded, int T>
+__attribute__((flatten)) void tile(const TileArgs &g) {
+  // Panels that are passed over at once. One row would wait for its sums, of which a panel has one.
+  constexpr int P = T == 1 ? 2 : kTilePanels;
+#pragma GCC unroll 2
+  for (int first = 0; first < 2; first += P) {
+    if constexpr (F::kKind == Kind::kInt)
+      tile_int<F, P, T>(g, first);
+    else if constexpr (F::kKind == Kind::kF32 || F::kKind == Kind::kF16)
+      tile_float<F, P, T>(g, first);
+    else
+      tile_half<F, Expanded, P, T>(g, first);
+  }
+}
+
+// More rows than a vector tile holds, in vector tiles: for formats without a taller tile of their
+// own.
+template <class F, int T>
+void tile_in_parts(const TileArgs &g) {
+  TileArgs part = g;
+  for (int t = 0; t < g.count; t += part.count) {
+    part.rows = g.rows + t, part.out = g.out + t * 32;
+    part.count = g.count - t >= 4 ? 4 : 1;
+    (part.count == 4 ? tile<F, false, 4> : tile<F, false, 1>)(part);
+  }
+}
 
 // Token rows of the tiles, tallest first.
 #ifdef KT_AMX
@@ -60,7 +89,10 @@ constexpr TileFn tile_fn() {
   if constexpr (Late && !(decodes<F>() && 2 * T >= kMaxTileRows)) return nullptr;
   if constexpr (!Late && decodes<F>() && T >= decode_rows<F>()) return nullptr;
 #endif
-  return tile<G, Late, T>;
+  if constexpr (T == 1 && F::kKind == Kind::kInt)
+    return tile_stream<G>;
+  else
+    return tile<G, Late, T>;
 }
 
 // decode is NULL for a format whose lines are plain. Where decoded_fn is NULL, fn takes those rows.

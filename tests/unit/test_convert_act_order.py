@@ -23,7 +23,7 @@ from kt.errors import ModelError, UsageError
 from kt.kernels import reference
 from kt.kernels.library import load
 from kt.weights.checkpoint import open_checkpoint
-from kt.weights.packed_folder import MANIFEST, UNFINISHED
+from kt.weights.packed_folder import MANIFEST, ORDERED, PLAIN, UNFINISHED
 from tests import quantised
 from tests.executors import NATIVE, all_logits, executor
 from tests.moe_reference import assert_like, reference_of, relative_error
@@ -155,7 +155,7 @@ def test_native_keeps_the_formats_and_the_bits(scheme, plain, tmp_path):
         mates = {"k": "q", "v": "q", "up": "gate"}
         if part not in kept:
             assert row["columns"] == role[: -len(part)] + mates.get(part, part) + ".columns"
-    assert manifest["kt_packed"] == 2
+    assert manifest["kt_packed"] == ORDERED
     got, want = stored_values(to, manifest), load_file(values / "model.safetensors")
     for name, matrix in got.items():
         np.testing.assert_array_equal(matrix, want[name], err_msg=name)
@@ -188,7 +188,7 @@ def test_threads_change_nothing(made, packed, tmp_path):
 @pytest.mark.parametrize("target", ["int8", "bf16"])
 def test_other_formats_round_the_exact_values_in_the_order_of_the_source(target, made, tmp_path):
     manifest = convert(made[0], tmp_path / "to", target)
-    assert manifest["kt_packed"] == 1 and not orders(tmp_path / "to")
+    assert manifest["kt_packed"] == PLAIN and not orders(tmp_path / "to")
     rows, got = records(manifest), stored_values(tmp_path / "to", manifest)
     for name, values in load_torch(made[1] / "model.safetensors").items():
         if values.ndim == 2:
@@ -367,6 +367,6 @@ def test_an_unfinished_one_of_the_layout_without_orders_is_refused(made, packed,
     to = tmp_path / "to"
     to.mkdir()
     manifest = json.loads((packed / MANIFEST).read_text())
-    (to / UNFINISHED).write_text(json.dumps(manifest | {"kt_packed": 1, "files": {}}))
-    with pytest.raises(UsageError, match="kt_packed is 1 there and 2 here"):
+    (to / UNFINISHED).write_text(json.dumps(manifest | {"kt_packed": PLAIN, "files": {}}))
+    with pytest.raises(UsageError, match=f"kt_packed is {PLAIN} there and {ORDERED} here"):
         convert(made[0], to, "native")
