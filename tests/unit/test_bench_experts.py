@@ -167,6 +167,8 @@ def test_layers_enough_for_dram_but_not_for_more_than_there_is() -> None:
     few = experts.choose_layers(wanted, (), 64 * GIB)
     assert (few.value - 1) * layer < GIB <= few.value * layer
     assert experts.choose_layers(wanted, (), GIB).value == GIB // 2 // layer
+    small = experts.Wanted(Sizes(256, 256, 8, 2), wanted.format, (1,))
+    assert experts.choose_layers(small, (), 64 * GIB) == (64, "the most that are made")
     with pytest.raises(DoesNotFit, match="128 experts need"):
         experts.choose_layers(wanted, (), 256 * MIB)
     asked = experts.Wanted(qwen, wanted.format, (1,), layers=7)

@@ -114,9 +114,12 @@ def choose_layers(wanted: Wanted, cpus: Sequence[int], usable: int) -> Choice[in
         chosen = Choice(wanted.layers, "asked for")
     else:
         enough = beyond_caches(cpus, GIB)
-        count = min(-(-enough // layer), MOST_LAYERS)
-        chosen = Choice(count, f"more than {format_bytes(enough)}, so that weights come from DRAM")
-        if count * layer > usable // 2:
+        chosen = Choice(
+            -(-enough // layer), f"more than {format_bytes(enough)}, so that weights come from DRAM"
+        )
+        if chosen.value > MOST_LAYERS:
+            chosen = Choice(MOST_LAYERS, "the most that are made")
+        if chosen.value * layer > usable // 2:
             chosen = Choice(max(1, usable // 2 // layer), "what fits into half of the memory")
     needed = chosen.value * (layer + working_bytes(wanted))
     if needed > usable:

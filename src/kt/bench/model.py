@@ -239,7 +239,7 @@ class _Bench:
         """Computes what the KV pages of the longest context hold: untouched memory would be read
         from a cache."""
         longest, batch = max(wanted.context or ()), max(wanted.batch or ())
-        say(f"filling the KV pages of {batch} sequences of {longest} positions")
+        say(f"filling the KV pages of {batch} x {longest} positions")
         for sequence in range(batch):
             self._passes.prefill(longest, sequence)()
 

@@ -35,7 +35,9 @@ COMMANDS = {
     "doctor": Row("kt.cli.doctor", "doctor", "Survey this machine: what kt will use, and why."),
     "models": Row("kt.cli.models", "models", "List the models known by name."),
     "run": Row("kt.cli.run", "run", "Load a model and serve it on this machine."),
-    "chat": Row("kt.cli.chat", "chat", "Talk to a running model."),
+    "chat": Row(
+        "kt.cli.chat", "chat", "Talk to a running model, or to one that is on this machine."
+    ),
     "convert": Row(
         "kt.cli.convert", "convert", "Convert a model into files that load at once anywhere."
     ),

@@ -43,7 +43,7 @@ class Report:
 def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     bandwidth: Annotated[
-        bool, typer.Option(help="Measure how fast memory is read (about a second).")
+        bool, typer.Option(help="Measure how fast memory is read (at most two seconds).")
     ] = True,
 ) -> None:
     """Survey this machine: what kt will use, and why."""

@@ -49,7 +49,10 @@ def run(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Longest prompt and answer, in tokens. Default: what fits."),
+        typer.Option(
+            metavar="N",
+            help="Longest prompt and answer, in tokens; 16 or more. Default: what fits.",
+        ),
     ] = None,
     max_batch: Annotated[
         int | None,

@@ -33,7 +33,7 @@ class ContextTooLong(InvalidRequest):
         super().__init__(
             f"the prompt has {prompt_tokens} tokens, but the context holds {limit} "
             "and at least one must be left for the answer",
-            hint="shorten the prompt, or start the server with a larger --context",
+            hint="shorten the prompt; a larger --context helps where the model has more positions",
             param="prompt",
         )
         self.prompt_tokens = prompt_tokens

@@ -35,7 +35,7 @@ class TextTooLong(KtError):
     def __init__(self, tokens: int, limit: int) -> None:
         super().__init__(
             f"the prompt has {tokens} tokens or more, but the context holds {limit}",
-            hint="shorten the prompt, or start the server with a larger --context",
+            hint="shorten the prompt; a larger --context helps where the model has more positions",
         )
         self.tokens = tokens
         self.limit = limit
