@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 from pydantic import BaseModel
 
+from kt.engine import grammar_trial
 from tests.fakes import FakeExecutor
 from tests.server.harness import MODEL, Running, TextTokenizer, running
 from tests.server.test_tools import QUESTION
@@ -221,3 +223,20 @@ def test_a_thought_is_free_and_the_answer_is_not():
     message = body["choices"][0]["message"]
     assert message["reasoning_content"] == "anything {at all}"
     check_trip(message["content"])
+
+
+def test_slow_grammars_keep_nobody_waiting(monkeypatch):
+    """As many as there are threads for texts, and more."""
+    monkeypatch.setattr(grammar_trial, "SECONDS", 0.4)
+    slow = {"type": "string", "allOf": [{"pattern": f"a.*{i}"} for i in range(80)]}
+    with running(FakeExecutor()) as server, ThreadPoolExecutor() as threads:
+        answer(server, guided_regex="[ab]{3}")
+        refused = [threads.submit(server.chat, guided_json=slow) for _ in range(4)]
+        answer(server, guided_regex="[ab]{3}")  # compiled already
+        assert server.chat(max_tokens=1).status_code == 200
+        assert not all(future.done() for future in refused)
+        for future in refused:
+            assert future.result().status_code == 400
+            error = future.result().json()["error"]
+            assert error["param"] == "guided_json"
+            assert "longer than" in error["message"]

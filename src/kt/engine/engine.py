@@ -96,10 +96,14 @@ class Engine:
         return self
 
     def prepare(self, grammar: Grammar) -> None:
-        """Compiles a grammar for the requests that follow, which can take a second: a caller that
-        must not wait in submit does this elsewhere. Raises InvalidGrammar.
+        """Compiles a grammar for the requests that follow, which can take ten seconds: a caller
+        that must not wait in submit does this elsewhere. Raises InvalidGrammar.
         """
         self._grammars.constraint(grammar)
+
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether `prepare` would have nothing to do."""
+        return self._grammars.knows(grammar)
 
     def submit(self, request: Request) -> Handle:
         """Queues a request. Raises ContextTooLong, InvalidGrammar, InvalidRequest; QueueFull;
@@ -174,6 +178,10 @@ class Engine:
             loaded=self._sleeper is None or self._sleeper.loaded,
         )
 
+    def stop_compiling(self) -> None:
+        """Ends `prepare` wherever it is, with EngineClosed: no grammar is compiled any more."""
+        self._grammars.close()
+
     def warm_up(self) -> None:
         """Runs the largest prefill and a small one before start(): what they need is there, and
         their times decide how much prompt a step computes. Raises KtError.
@@ -186,6 +194,7 @@ class Engine:
     def close(self, timeout: float = 10.0) -> None:
         """Takes no more requests, gives the present ones `timeout` seconds, cancels the rest."""
         self._inbox.close()
+        self.stop_compiling()
         if not self._thread.ident:
             self._abort_all()
             return

@@ -6,15 +6,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kt.engine.batch import U32
 from kt.engine.grammar_errors import reason, refusal
+from kt.engine.grammar_source import Words, compiled, wrap
+from kt.engine.grammar_trial import TooMuch, Trial
 from kt.engine.request import Grammar, InvalidGrammar
 from kt.errors import KtError
 
-KEPT = 64
+KEPT: Final = 64
 """Compiled grammars that are kept for the next request."""
+KEPT_CHARACTERS: Final = 1 << 22
+"""Of their texts. A character can take 15 bytes."""
 
 
 class Vocabulary(Protocol):
@@ -41,6 +45,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer: Any = None
         self._token_bytes: list[bytes] = []
+        self._trial: Trial | None = None
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
 
     def constraint(self, grammar: Grammar, after: str | None = None) -> Constraint:
@@ -54,21 +59,35 @@ class GrammarCompiler:
         with self._lock:
             self._compiled[grammar] = matcher
             self._compiled.move_to_end(grammar)
-            if len(self._compiled) > KEPT:
-                self._compiled.popitem(last=False)
+            self._forget()
             own = matcher.deep_copy()
         return Constraint(own, self._tokenizer, self._token_bytes, after)
 
-    def _wrap(self) -> Any:
-        """llguidance's view of the vocabulary; takes about 0.3 s for 50,000 tokens."""
-        from llguidance import LLTokenizer, TokenizerWrapper
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether it is compiled already. Waits for nothing."""
+        return grammar in self._compiled
 
+    def close(self) -> None:
+        """Ends the process that tries grammars."""
+        if self._trial is not None:
+            self._trial.close()
+
+    def _forget(self) -> None:
+        """Drops the oldest grammars where too many are kept, but never the last one."""
+        kept, characters = self._compiled, sum(len(grammar.text) for grammar in self._compiled)
+        while len(kept) > 1 and (len(kept) > KEPT or characters > KEPT_CHARACTERS):
+            grammar, _ = kept.popitem(last=False)
+            characters -= len(grammar.text)
+
+    def _wrap(self) -> Any:
         if not self._eos_ids:
             raise InvalidGrammar("the model has no end token, which a grammar needs")
         known = list(self._vocabulary.token_bytes())[: self._vocab]
         self._token_bytes = known + [b""] * (self._vocab - len(known))
-        words = _Words(self._vocabulary, self._token_bytes, self._eos_ids[0])
-        return LLTokenizer(TokenizerWrapper(words), n_vocab=self._vocab, eos_token=self._eos_ids)
+        special = sorted(i for i in self._vocabulary.special_ids.values() if i < self._vocab)
+        words = Words(self._token_bytes, special, self._eos_ids)
+        self._trial = Trial(words)
+        return wrap(words, lambda text: self._vocabulary.encode(text, add_bos=False))
 
     def _compile(self, grammar: Grammar) -> Any:
         matcher, error = self._try(grammar)
@@ -81,15 +100,15 @@ class GrammarCompiler:
         raise refusal(grammar, error)
 
     def _try(self, grammar: Grammar) -> tuple[Any, str]:
-        """llguidance's matcher, or what it has against the grammar."""
-        from llguidance import LLMatcher
-
+        """llguidance's matcher, or None and what it has against the grammar. Raises InvalidGrammar
+        for one that is too much for it.
+        """
+        assert self._trial is not None
         try:
-            source = _source(grammar)
-        except Exception as error:  # its parsers raise many kinds, for what the client has sent
-            return None, str(error) or type(error).__name__
-        matcher = LLMatcher(self._tokenizer, source, log_level=0)
-        return matcher, str(matcher.get_error()) if matcher.is_error() else ""
+            error = self._trial.error(grammar)
+        except TooMuch as much:
+            raise refusal(grammar, much.message) from None
+        return (None, error) if error else compiled(self._tokenizer, grammar)
 
 
 class Constraint:
@@ -134,38 +153,3 @@ class Constraint:
         if tokens and not self.matcher.consume_tokens(tokens):
             why = reason(str(self.matcher.get_error()))
             raise KtError(f"the answer cannot go on as its grammar wants: {why}")
-
-
-class _Words:
-    """What llguidance's TokenizerWrapper asks for."""
-
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary, tokens: list[bytes], eos_id: int) -> None:
-        self.eos_token_id = eos_id
-        self.tokens = tokens
-        self.special_token_ids = sorted(
-            i for i in vocabulary.special_ids.values() if i < len(tokens)
-        )
-        self._vocabulary = vocabulary
-
-    def __call__(self, text: str) -> list[int]:
-        return self._vocabulary.encode(text, add_bos=False)
-
-
-def _source(grammar: Grammar) -> str:
-    """The grammar in llguidance's own form. Raises Exception."""
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
-    match grammar.kind:
-        case "json_object":
-            return str(LLMatcher.grammar_from_json_schema('{"type": "object"}'))
-        case "json_schema":
-            return str(LLMatcher.grammar_from_json_schema(grammar.text))
-        case "regex":
-            return str(LLMatcher.grammar_from_regex(grammar.text))
-        case "lark":
-            return str(LLMatcher.grammar_from_lark(grammar.text))
-        case "gbnf":
-            return str(LLMatcher.grammar_from_lark(gbnf_to_lark(grammar.text)))

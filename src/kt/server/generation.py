@@ -27,17 +27,17 @@ from kt.server.errors import ApiError, from_kt
 from kt.server.metrics import Metrics
 from kt.server.sampling_defaults import SamplingDefaults
 from kt.server.schemas import Generation
-from kt.server.workers import WORKERS
+from kt.server.workers import COMPILER, WORKERS, Workers
 
 T = TypeVar("T")
 
 CLIENT_LEFT = 499  # what nginx logs for it; nobody receives this status
 
 
-async def in_thread(param: str | None, work: Callable[[], T]) -> T:
+async def in_thread(param: str | None, work: Callable[[], T], *, workers: Workers = WORKERS) -> T:
     """Tokenisation or rendering off the event loop; what it refuses is a 400 that names `param`."""
     try:
-        return await WORKERS.run(work)
+        return await workers.run(work)
     except KtError as error:
         raise from_kt(error, param=param) from error
 
@@ -190,8 +190,8 @@ class Generations:
         if self._closed:
             raise ApiError(503, self._closed)
         grammar = task.grammar
-        if grammar is not None:  # compiled elsewhere: it can take a second
-            await in_thread(None, lambda: self._engine.prepare(grammar))
+        if grammar is not None and not self._engine.knows(grammar):
+            await in_thread(None, lambda: self._engine.prepare(grammar), workers=COMPILER)
         handles: list[Handle] = []
         try:
             for prompt in task.prompts:
@@ -222,6 +222,7 @@ class Generations:
     def close(self, message: str) -> None:
         """Takes no more requests; `message` will be the error of those that are stopped."""
         self._closed = message
+        self._engine.stop_compiling()
 
     def stop(self) -> None:
         """Ends what still runs; the clients are told why."""

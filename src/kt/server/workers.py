@@ -1,4 +1,4 @@
-"""Threads for work that may take long: rendering, tokenising, compiling grammars.
+"""Threads for work that may take long: rendering and tokenising, compiling grammars.
 
 Unlike asyncio's own they are few, so that a flood of long prompts takes bounded memory and leaves
 the cores to the engine, and a process that ends does not wait for them.
@@ -80,3 +80,5 @@ class _Job:
 
 
 WORKERS = Workers()
+COMPILER = Workers(1)
+"""Grammars can take seconds each, and nothing else shall wait for them."""
