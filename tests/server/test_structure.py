@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel
@@ -228,10 +230,13 @@ def test_a_thought_is_free_and_the_answer_is_not():
 def test_slow_grammars_keep_nobody_waiting(monkeypatch):
     """As many as there are threads for texts, and more."""
     monkeypatch.setattr(grammar_trial, "SECONDS", 0.4)
-    slow = {"type": "string", "allOf": [{"pattern": f"a.*{i}"} for i in range(80)]}
+    slow = [
+        {"type": "string", "allOf": [{"pattern": f"{letter}.*{i}"} for i in range(80)]}
+        for letter in "abcd"
+    ]
     with running(FakeExecutor()) as server, ThreadPoolExecutor() as threads:
         answer(server, guided_regex="[ab]{3}")
-        refused = [threads.submit(server.chat, guided_json=slow) for _ in range(4)]
+        refused = [threads.submit(server.chat, guided_json=schema) for schema in slow]
         answer(server, guided_regex="[ab]{3}")  # compiled already
         assert server.chat(max_tokens=1).status_code == 200
         assert not all(future.done() for future in refused)
@@ -240,3 +245,21 @@ def test_slow_grammars_keep_nobody_waiting(monkeypatch):
             error = future.result().json()["error"]
             assert error["param"] == "guided_json"
             assert "longer than" in error["message"]
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(monkeypatch):
+    slow = {"type": "string", "allOf": [{"pattern": f"a.*{i}"} for i in range(80)]}
+    monkeypatch.setattr(grammar_trial, "SECONDS", 2)
+    with running(FakeExecutor()) as server:
+        answer(server, guided_regex="[ab]{3}")
+        for letter in "xyz":
+            with pytest.raises(httpx.ReadTimeout):
+                body = {
+                    "model": MODEL,
+                    "messages": QUESTION,
+                    "guided_json": {**slow, "title": letter},
+                }
+                server.http.post("/v1/chat/completions", json=body, timeout=0.2)
+        begun = time.monotonic()
+        answer(server, guided_regex="[bc]{3}")
+        assert time.monotonic() - begun < 3.5

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import Final
 
@@ -29,6 +30,7 @@ sys.path[:] = sys.argv[3:]
 from kt.engine.grammar_child import serve
 serve(float(sys.argv[1]), int(sys.argv[2]))
 """
+_REMEMBERED: Final = 64
 _USUAL_STACK: Final = 2 << 20
 """Bytes of a thread's stack where the main thread's has no limit: glibc's choice."""
 
@@ -46,6 +48,7 @@ class Trial:
         self._words = words
         self._lock = threading.Lock()
         self._closed = False
+        self._too_much: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
         self._process: subprocess.Popen[bytes] | None = self._start()
 
     def error(self, grammar: Grammar) -> str:
@@ -53,12 +56,18 @@ class Trial:
         with self._lock:
             if self._closed:
                 raise _closing()
+            for key, message in self._too_much:  # a client may try again and again
+                if key == hash(grammar):
+                    raise TooMuch(message)
             if self._process is None or self._process.poll() is not None:
                 self._drop()
                 self._process = self._start()
             reply = self._ask(self._process, grammar)
             if not reply.endswith(b"\n"):
-                raise self._obituary(self._process)
+                error = self._obituary(self._process)
+                if isinstance(error, TooMuch):
+                    self._too_much.append((hash(grammar), error.message))
+                raise error
         return str(json.loads(reply))
 
     def close(self) -> None:

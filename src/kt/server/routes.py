@@ -12,7 +12,7 @@ from kt.server.chat_form import ChatForm
 from kt.server.chat_request import ChatRequest
 from kt.server.completion_request import CompletionRequest
 from kt.server.embeddings import EmbeddingsRequest
-from kt.server.generation import Task, in_thread
+from kt.server.generation import Task, in_thread, while_connected
 from kt.server.messages_request import CountRequest, MessagesRequest
 from kt.server.responses_request import ResponsesRequest
 from kt.server.service import Service
@@ -36,7 +36,8 @@ def add_openai(app: FastAPI, service: Service) -> None:
         limit = service.engine.limit
         prompts = await in_thread("prompt", lambda: completions.prompt_ids(tokenizer, body, limit))
         task = Task(prompts, grammar=body.grammar())
-        answers = await service.generations.submit(task, body, http.state.request_id)
+        submit = service.generations.submit(task, body, http.state.request_id)
+        answers = await while_connected(http, submit)
         form = completions.CompletionForm(tokenizer, body, prompts)
         return await respond(http, body, answers, form, service.model)
 

@@ -49,4 +49,5 @@ class Service:
     async def begin(self, body: ChatRequest, http: HttpRequest) -> tuple[chat.Turn, Answers]:
         """Submits a conversation. Raises ApiError."""
         turn = await while_connected(http, self.turn(body, self.engine.limit))
-        return turn, await self.generations.submit(turn.task, body, http.state.request_id)
+        submit = self.generations.submit(turn.task, body, http.state.request_id)
+        return turn, await while_connected(http, submit)
