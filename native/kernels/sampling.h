@@ -16,7 +16,7 @@ constexpr int kStride = 64;  // elements passed over at once when none of them m
 inline double log_sum_exp(const float *logits, int32_t vocab, Scratch &scratch) {
   Weight weight(base_of(logits, vocab, scratch), 1.0f);
   const double mass = weigh_row(logits, vocab, weight, Blind()).all;
-  return double{weight.base()} + std::log(mass);
+  return weight.base() + std::log(mass);
 }
 
 // Ids of the `count` largest, best first, lowest index first among equals.

@@ -116,8 +116,10 @@ KT_EXPORT int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_
     one(0);
     return KT_OK;
   }
+  // What is fetched ahead at the end of a row is the start of the next: workers take runs of rows.
   kt::Units units;
-  pool->pool->each([&](kt::Worker) { units.each(n_rows, 1, one); });
+  pool->pool->each(
+      [&](kt::Worker w) { units.each(n_rows, std::max(1, n_rows / (4 * w.count)), one); });
   return KT_OK;
 }
 

@@ -135,16 +135,18 @@ inline int32_t vi_sum(vi x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
 }
 
-// y becomes 2^y to 2e-7 of itself; 0 where y is -126.5 or less or NaN; nothing useful from 127.5
-// on. The polynomial for the fraction in [-1/2, 1/2] has the least relative error of its degree.
+// y becomes 2^(y * scale + offset), whose exponent shall be e, to 2e-7 of itself; offset is whole.
+// 0 where y is `least`, at which e is -127, or less, or NaN; nothing useful from 127.5 on. The
+// polynomial for the fraction in [-1/2, 1/2] has the least relative error of its degree.
 template <int N>
-inline void vf_power2(vf (&y)[N]) {
+inline void vf_power2(vf (&y)[N], float scale, float offset, float least) {
   constexpr float kC[] = {1.32647261e-3f, 9.67151299e-3f, 5.55073358e-2f,
                           2.40222424e-1f, 6.93147004e-1f, 1.0f};
-  const vf whole = vf_set1(0x1.8p23f + 127);  // a sum has its integer and the bias in the low bits
+  const vf slope = vf_set1(scale);
+  const vf whole = vf_set1(0x1.8p23f + 127 + offset);  // low bits: an integer, and the bias
   for (int j = 0; j < N; j++) {
-    const vf x = vf_max(y[j], vf_set1(-127.0f)), n = vf_add(x, whole);
-    const vf r = vf_sub(x, vf_sub(n, whole));
+    const vf x = vf_max(y[j], vf_set1(least)), n = vf_fma(x, slope, whole);
+    const vf r = vf_fma(x, slope, vf_sub(whole, n));
     vf p = vf_set1(kC[0]);
     for (int c = 1; c < 6; c++) p = vf_fma(p, r, vf_set1(kC[c]));
     y[j] = vf_mul(p, vf_bits(vi_shl<23>(vi_bits(n))));
@@ -190,6 +192,13 @@ inline int pack8(void *p, __m256i x, int bits) {
 inline int vm_pack(void *p, vi x, vm m) {
   const int first = pack8(p, x.a, _mm256_movemask_ps(m.a));
   return first + pack8(static_cast<char *>(p) + 4 * first, x.b, _mm256_movemask_ps(m.b));
+}
+// Moves p on by as many floats as lanes are chosen: they get those, the others 0.
+inline vf vf_unpack(const float *&p, vm m) {
+  alignas(32) float lanes[16] = {};
+  int bits = _mm256_movemask_ps(m.a) | _mm256_movemask_ps(m.b) << 8;
+  for (; bits; bits &= bits - 1) lanes[__builtin_ctz(bits)] = *p++;
+  return vf_load(lanes);
 }
 inline uint64_t vm_bits4(const vm (&m)[4]) {  // of 64 lanes, the first lowest
   uint64_t bits = 0;

@@ -104,25 +104,35 @@ inline int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x.v); }
 inline void vf_keep(vf &x) { asm volatile("" : "+v"(x.v)); }
 inline void vi_keep(vi &x) { asm volatile("" : "+v"(x.v)); }
 
-// y becomes 2^y to 2e-7 of itself; 0 where y is -126 or less or NaN; infinity from 128 on. The
-// polynomial for the fraction in [0, 1) has the least relative error of its degree. Vectors go
-// through each step side by side, so that none waits for the one before.
-template <int N>
-inline void vf_power2(vf (&y)[N]) {
-  constexpr float kC[] = {1.87757669e-3f, 8.98934063e-3f, 5.58263175e-2f,
-                          2.40153611e-1f, 6.93153083e-1f, 9.99999940e-1f};
-  vf r[N], p[N];
-  __mmask16 normal[N];
-  for (int j = 0; j < N; j++) r[j] = {_mm512_reduce_ps(y[j].v, _MM_FROUND_TO_NEG_INF)};
-  for (int j = 0; j < N; j++)
-    normal[j] = _mm512_cmp_ps_mask(y[j].v, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
-  for (int j = 0; j < N; j++) p[j] = vf_set1(kC[0]);
-  for (int c = 1; c < 6; c++) {
-    for (int j = 0; j < N; j++) {
-      p[j] = vf_fma(p[j], r[j], vf_set1(kC[c]));
-    }
+// Bits of 2^(i/32) less i << 18, which comes with the exponent.
+struct Roots {
+  alignas(64) int32_t bits[32] = {};
+  constexpr Roots() {
+    double root = 1;
+    for (int i = 0; i < 32; i++, root *= 1.0218971486541166)
+      bits[i] = 0x3f800000 + int32_t((root - 1) * 0x1p23 + 0.5) - (i << 18);
   }
-  for (int j = 0; j < N; j++) y[j] = {_mm512_maskz_scalef_ps(normal[j], p[j].v, y[j].v)};
+};
+inline constexpr Roots kRoots;
+// y becomes 2^(y * scale + offset), whose exponent shall be e, to 2.5e-7 of itself; offset is whole
+// and at most 2^16. 0 where y is `least`, at which e is -127, or less, or NaN; below 2^-126 from
+// there to e = -126; nothing useful from 127.9 on. A table has the roots, a polynomial the rest of
+// e in [-1/64, 1/64]. Vectors go through each step side by side, so that none waits for the one
+// before.
+template <int N>
+inline void vf_power2(vf (&y)[N], float scale, float offset, float least) {
+  const vf slope = vf_set1(scale), whole = vf_set1(0x1.8p18f + offset);  // the lowest bit is 1/32
+  const vi low = vi_load(kRoots.bits), high = vi_load(kRoots.bits + 16);
+  vf n[N], r[N], p[N];
+  for (int j = 0; j < N; j++) y[j] = vf_max(y[j], vf_set1(least));
+  for (int j = 0; j < N; j++) n[j] = vf_fma(y[j], slope, whole);
+  for (int j = 0; j < N; j++) r[j] = vf_fma(y[j], slope, vf_sub(whole, n[j]));
+  for (int j = 0; j < N; j++) p[j] = vf_fma(vf_set1(0.24022651f), r[j], vf_set1(0.69315734f));
+  for (int j = 0; j < N; j++) p[j] = vf_fma(p[j], r[j], vf_set1(1.0f));
+  for (int j = 0; j < N; j++) {
+    const vi root = {_mm512_permutex2var_epi32(low.v, vi_bits(n[j]).v, high.v)};
+    y[j] = vf_mul(p[j], vf_bits(vi_add(root, vi_shl<18>(vi_bits(n[j])))));
+  }
 }
 
 // Lanes that are chosen. Comparisons with NaN choose none.
@@ -147,6 +157,12 @@ inline constexpr BitCounts kBitCounts;
 inline int vm_pack(void *p, vi x, vm m) {
   _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, x.v));
   return kBitCounts.of[m.v & 255] + kBitCounts.of[m.v >> 8];
+}
+// Moves p on by as many floats as lanes are chosen: they get those, the others 0. Reads 64 bytes.
+inline vf vf_unpack(const float *&p, vm m) {
+  const vf x = {_mm512_maskz_expand_ps(m.v, _mm512_loadu_ps(p))};
+  p += kBitCounts.of[m.v & 255] + kBitCounts.of[m.v >> 8];
+  return x;
 }
 inline uint64_t vm_bits4(const vm (&m)[4]) {  // of 64 lanes, the first lowest
   return _cvtmask64_u64(

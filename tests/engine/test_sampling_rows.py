@@ -112,7 +112,7 @@ FILTERS: list[dict[str, Any]] = [
     {"top_p": 0.999, "temperature": 0.6},
     {"top_p": 0.9, "temperature": 0.05},
     {"top_p": 0.9, "temperature": 50.0},
-    {"min_p": 0.05},
+    {"min_p": 0.06},  # from its border every row's tokens are 8e-6 away or more
     {"top_p": 0.8, "min_p": 0.3},
     {"top_p": 0.8, "min_p": 1e-6},
     {"top_k": 2},
@@ -159,6 +159,42 @@ def test_few_distinct_logits_give_the_oracles_tokens(
     params = [make(**filters, position=i) for i in range(8)]
     for got, row, p in zip(sample(logits, params), logits, params, strict=True):
         assert probabilities(row, p)[got.token] > 0
+
+
+def test_a_weight_is_right_to_two_bits(sample: Sampler) -> None:
+    """A row of one logit has the probability 1; what is reported is how far its weight is off."""
+    logits = np.random.default_rng(6).uniform(-30, 30, 20_000).astype(np.float32)
+    logits[:100] *= 1e6  # and far ones
+    params = [make(given=0, n_logprobs=0)] * len(logits)
+    off = [s.logprob for s in sample(logits[:, None], params)]
+    assert 0 < np.abs(off).max() < 2.5e-7
+
+
+@pytest.mark.parametrize("below", [0.1, 1.0, 3.3, 10.0, 40.0, 80.0])
+def test_small_weights_are_right(sample: Sampler, below: float) -> None:
+    """One logit is higher than all others by `below`. The mass is 1 and theirs."""
+    rows = np.zeros((50, 30_000), np.float32) - np.linspace(below, below + 1, 50)[:, None]
+    rows = rows.astype(np.float32)
+    rows[:, 777] = 0
+    expected = -np.log1p((rows.shape[1] - 1) * np.exp(rows[:, 0].astype(np.float64)))
+    got = [s.logprob for s in sample(rows, [make(given=777, n_logprobs=0)] * len(rows))]
+    assert got == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("vocab", [300, VOCAB])
+def test_nan_is_never_drawn(sample: Sampler, vocab: int, filters: dict[str, Any]) -> None:
+    """NaN of either sign counts as -infinity."""
+    forbidden = random_logits(vocab, 3.0, seed=12)
+    forbidden[::3] = -np.inf
+    bits = forbidden.copy().view(np.uint32)
+    bits[::3], bits[::6] = 0x7FC00000, 0xFFC00000
+    params = [make(**filters, position=i) for i in range(4)]
+    drawn = [
+        [s.token for s in sample(np.tile(row, (4, 1)), params)]
+        for row in (forbidden, bits.view(np.float32))
+    ]
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize("n_logprobs", [-1, 0])

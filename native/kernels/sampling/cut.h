@@ -101,7 +101,7 @@ struct Bracket {
 struct Candidates {
   float *weights;
   int32_t count;
-  float least, largest;  // all weigh more than least
+  float least, largest;  // what may be the last one kept weighs more than least
 };
 
 // What block `b` of the row has of the candidates' mass.
@@ -116,7 +116,7 @@ inline double mass_of_block(const Candidates &c, int32_t b, const Scratch &scrat
 // The shortest start of the sorted candidates that reaches `goal`, behind `before`.
 template <class Measure>
 Cut cut_at(const Candidates &c, double before, double goal, Scratch &scratch) {
-  const double all = before + above<Measure>(c.weights, c.count, 0.0f);
+  const double all = before + above<Measure>(c.weights, c.count, c.least);
   if (all < goal) return kKeepAll;
   Bracket<Measure> b{c.weights, c.count, goal, before, all, to_bits(c.largest), to_bits(c.least)};
   b.close_in_to(kSmall);

@@ -24,15 +24,11 @@ inline double sum_blocks(int32_t vocab, const Kept &k, Scratch &scratch) {
 inline void weigh_block(const float *logits, int32_t size, Range r, const float *candidates,
                         const Kept &k, float (&kept)[kBlock]) {
   const vf low = vf_set1(r.low), high = vf_set1(r.high);
-  const vi numbers = lane_numbers();
   std::fill(kept, kept + kBlock, 0.0f);
   for_each_wide(logits, 0, size, [&](int32_t i, vf x) {
     const vm over = vm_greater(x, high), within = vm_andnot(over, vm_greater(x, low));
-    if (k.over) vf_store(kept + i, vf_add_where(vf_zero(), k.weight(x), over));
-    if (!vm_any(within)) return;
-    int32_t lanes[kWide];
-    const int n = vm_pack(lanes, numbers, within);
-    for (int j = 0; j < n; ++j) kept[i + lanes[j]] = *candidates++;
+    const vf w = vf_unpack(candidates, within);
+    vf_store(kept + i, k.over ? vf_add_where(w, k.weight(x), over) : w);
   });
 }
 
@@ -72,8 +68,8 @@ inline int32_t draw(const float *logits, int32_t vocab, const Kept &k, double ch
   if (block < 0) return 0;
   const int32_t start = block * kBlock;
   alignas(64) float kept[kBlock];
-  const float *candidates = k.candidates.weights;
-  if (k.candidates.count) candidates += scratch.block_first[size_t(block)];
+  const float *candidates = kept;  // of which none is taken if there are none
+  if (k.candidates.count) candidates = k.candidates.weights + scratch.block_first[size_t(block)];
   Range r = k.range;
   if (k.by_block) r.low = scratch.block_low[size_t(block)];
   weigh_block(logits + start, std::min(kBlock, vocab - start), r, candidates, k, kept);

@@ -138,8 +138,11 @@ inline Kept keep_above(const float *logits, int32_t vocab, Kept k, const Sums &s
   k.candidates = weigh_packed(watch.packed, k.range, k.weight);
   // Above the last floor they are complete, above earlier ones they are not.
   const float complete = 1.00001f * vf_reduce_max(k.weight(vf_set1(watch.floor.low())));
-  if (p.top_p < 1.0f && !watch.floor.certain() &&
-      above<Mass>(k.candidates.weights, k.candidates.count, complete) < goal_of(p, m.all)) {
+  const bool by_mass = p.top_p < 1.0f && !watch.floor.certain();
+  const Candidates &c = k.candidates;
+  if (by_mass && above<Mass>(c.weights, c.count, complete) >= goal_of(p, m.all)) {
+    k.candidates.least = complete;  // the last token that is kept weighs more
+  } else if (by_mass) {
     // More lies below than the sample made likely. Now the mass is known.
     k.by_block = false;
     const double tail = (1.0 - p.top_p) * m.all * kSampleSize / vocab;

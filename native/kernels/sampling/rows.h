@@ -107,16 +107,25 @@ inline int32_t argmax(const float *x, int32_t n) {
   return found == x + n ? 0 : static_cast<int32_t>(found - x);
 }
 
-// e^((x - base) / temperature) to 2e-7 of itself, and 0 below 2^-126 and for NaN.
+// e^((x - base()) / temperature) to 2.5e-7 of itself; 0 below 2^-127 and for NaN. base() lies at
+// `base` or a factor of 2 below, where its exponent is whole: then it costs no subtraction.
 class Weight {
  public:
   Weight(float base, float temperature)
-      : base_(base), temperature_(temperature), scale_(kLog2E / temperature) {}
+      : temperature_(temperature), scale_(kLog2E / temperature), base_(base) {
+    const double exponent = base_ * scale_;
+    far_ = !(std::fabs(exponent) < kFar);
+    if (!far_) whole_ = std::floor(exponent), base_ = whole_ / scale_;
+    least_ = static_cast<float>((whole_ - 127) / scale_);
+  }
 
   template <int N>
   void operator()(const vf (&x)[N], vf (&weights)[N]) const {
-    for (int j = 0; j < N; ++j) weights[j] = vf_mul(vf_sub(x[j], vf_set1(base_)), vf_set1(scale_));
-    vf_power2(weights);
+    for (int j = 0; j < N; ++j) weights[j] = x[j];
+    if (far_) {
+      for (int j = 0; j < N; ++j) weights[j] = vf_sub(x[j], vf_set1(static_cast<float>(base_)));
+    }
+    vf_power2(weights, scale_, -static_cast<float>(whole_), least_);
   }
   vf operator()(vf x) const {
     vf weight[1];
@@ -124,13 +133,18 @@ class Weight {
     return weight[0];
   }
 
-  float base() const { return base_; }
+  double base() const { return base_; }
   float temperature() const { return temperature_; }
-  float logit(float weight) const { return base_ + temperature_ * std::log(weight); }
+  float logit(float weight) const {
+    return static_cast<float>(base_ + temperature_ * std::log(weight));
+  }
 
  private:
   static constexpr float kLog2E = 1.44269504f;
-  float base_, temperature_, scale_;
+  static constexpr double kFar = 0x1p16;  // exponents from which on float32 has no 32nds of them
+  float temperature_, scale_, least_;
+  double base_, whole_ = 0;
+  bool far_;
 };
 
 inline vi lane_numbers() {

@@ -67,7 +67,7 @@ float mark_at(double amount, double error, const Scratch &scratch, float guess =
   const float *sample = scratch.sample.data();
   const double all = above<Measure>(sample, kSampleSize, 0.0f);
   if (!(amount > 0 && amount <= all)) return 0.0f;
-  Bracket<Measure> b{sample, kSampleSize, amount, 0, all, to_bits(1.0f)};
+  Bracket<Measure> b{sample, kSampleSize, amount, 0, all, to_bits(2.0f)};
   b.close_in(to_bits(guess));
   b.close_in_to(error);
   return from_bits(b.low + (b.high - b.low) / 2);
@@ -89,12 +89,13 @@ class Floor {
   Floor(const kt_sampling &p, const Weight &weight)
       : dropped_(1.0 - p.top_p),
         gap_(p.min_p > 0.0f ? p.temperature * (std::log(p.min_p) - 1e-3f) : -kInfinity) {
-    raised(vf_set1(weight.base()), 0, 1);
+    raised(vf_set1(static_cast<float>(weight.base())), 0, 1);
   }
   // Levels from a logit that is rare in the sample to its largest, evenly. all: its mass.
   void set_levels(double all, int32_t vocab, const Weight &weight, Scratch &scratch) {
-    const float rare = std::max(scratch.rare, weight.base() - kDeepest * weight.temperature());
-    const vf step = vf_set1((weight.base() - rare) / kLevels);
+    const float base = static_cast<float>(weight.base());
+    const float rare = std::max(scratch.rare, base - kDeepest * weight.temperature());
+    const vf step = vf_set1((base - rare) / kLevels);
     const vf logits = vf_fma(vf_from(lane_numbers()), step, vf_set1(rare)), level = weight(logits);
     vf above = vf_zero();
     float *top = room(scratch.near_weights, kSampleSize + kWide);
@@ -115,7 +116,7 @@ class Floor {
     }
     by_mass_ = rare;
     levels_ = kLevels;
-    raised(vf_set1(weight.base()), 0, 1);
+    raised(vf_set1(base), 0, 1);
   }
   // top: of what has been seen; seen: its mass; left: the share of the row that has not been seen.
   float raised(vf top, double seen, double left) {

@@ -7,7 +7,7 @@ namespace kt {
 namespace sampling {
 
 constexpr float kMostOver = 60.0f;  // weights up to e^60 are added up in float32
-constexpr int kAhead = 4096;  // elements; the caches' own fetching stops at each page
+constexpr int kAhead = 2048;  // elements; the caches' own fetching stops at each page
 
 struct Masses {
   float top;
@@ -117,7 +117,7 @@ struct BandWatch {
 };
 
 template <class Watch>
-Masses weigh(const float *logits, int32_t vocab, const Weight &weight, Watch &watch) {
+Masses weigh(const float *logits, int32_t vocab, Weight weight, Watch &watch) {
   vf most = vf_set1(-kInfinity);
   double total = 0;
   float rest[kUnit];
