@@ -166,15 +166,15 @@ def test_a_weight_is_right_to_two_bits(sample: Sampler) -> None:
     logits = np.random.default_rng(6).uniform(-30, 30, 20_000).astype(np.float32)
     logits[:100] *= 1e6  # and far ones
     params = [make(given=0, n_logprobs=0)] * len(logits)
-    off = [s.logprob for s in sample(logits[:, None], params)]
+    off = np.array([s.logprob for s in sample(logits[:, None], params)], np.float64)
     assert 0 < np.abs(off).max() < 2.5e-7
 
 
 @pytest.mark.parametrize("below", [0.1, 1.0, 3.3, 10.0, 40.0, 80.0])
 def test_small_weights_are_right(sample: Sampler, below: float) -> None:
     """One logit is higher than all others by `below`. The mass is 1 and theirs."""
-    rows = np.zeros((50, 30_000), np.float32) - np.linspace(below, below + 1, 50)[:, None]
-    rows = rows.astype(np.float32)
+    depths = np.linspace(below, below + 1, 50, dtype=np.float32)
+    rows: F32 = np.repeat(-depths[:, None], 30_000, axis=1)
     rows[:, 777] = 0
     expected = -np.log1p((rows.shape[1] - 1) * np.exp(rows[:, 0].astype(np.float64)))
     got = [s.logprob for s in sample(rows, [make(given=777, n_logprobs=0)] * len(rows))]
