@@ -63,7 +63,7 @@ struct CodeLines {
     return most;
   }
   static constexpr int kBytes = (Low + High) * 64;  // of a block
-  static constexpr bool kPlain = Low == 8, kTable = Table::kUsed;
+  static constexpr bool kPlain = Low == 8, kNibbles = Low == 4 && High == 0, kTable = Table::kUsed;
   static_assert((Low == 8 && High == 0) || (Low == 4 && High <= 2) || (Low == 2 && High <= 1), "");
 
   // Bits of quad q in its line, one field per byte.

@@ -98,7 +98,7 @@ inline void run_tiles(const TileSet &tiles, TileArgs args, const void *const *ro
     const int height = tile_height(count - from);
     args.rows = rows + from;
     args.count = std::min(count - from, kTileRows[height]);
-    tiles.fn[height](args);
+    tiles.fn[int(Pass::kOnly)][height](args);
     args.ahead = nullptr;
     args.out += args.count * 32;
     from += args.count;

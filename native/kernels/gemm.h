@@ -73,15 +73,15 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   decoded = packed;
   const int64_t total = to - from, first = from;
   // One token over lines of floats is a pure stream, which the hardware fetches best itself.
-  if (total == 1 && !tiles.decode && m.encoding != ENC_INT) ahead = nullptr;
-  const bool decode = tiles.decode && total >= tiles.decode_rows;
+  if (total == 1 && !tiles.decodes && m.encoding != ENC_INT) ahead = nullptr;
+  const bool decode = tiles.decodes && total >= tiles.decode_rows;
   if (decode) {
     const int64_t line_bytes = m.panel.blocks * tiles.decoded_block;
     const int64_t bytes = line_bytes + m.panel.blocks * tiles.decoded_meta;
     uint8_t *panel = decoded_panels(2 * bytes);
     for (int p = 0; p < 2; p++, panel += bytes) {
-      tiles.decode(packed.lines[p], packed.meta[p], m.panel.blocks, panel);
-      decoded.lines[p] = panel;
+      packed.decoded[p] = panel;
+      if (tiles.decoded_block) decoded.lines[p] = panel;
       if (tiles.decoded_meta) decoded.meta[p] = panel + line_bytes;
     }
   }
@@ -90,8 +90,9 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
     const int height = tile_height(to - from);
     const int count = int(std::min<int64_t>(to - from, kTileRows[height]));
     for (int i = 0; i < count; i++) row[i] = rows[from + i];
-    const bool from_decoded = decode && tiles.decoded_fn[height];
-    TileArgs &args = from_decoded ? decoded : packed;
+    Pass pass = !decode ? Pass::kOnly : from == first ? Pass::kFirst : Pass::kLater;
+    if (!tiles.fn[int(pass)][height]) pass = Pass::kOnly;
+    TileArgs &args = pass == Pass::kLater ? decoded : packed;
     args.count = count;
     if (ahead) {
       const int64_t until = 2 * m.panel.bytes * (from + count - first) / total;
@@ -99,7 +100,7 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
       args.ahead_bytes = until - fetched;
       fetched = until;
     }
-    (from_decoded ? tiles.decoded_fn : tiles.fn)[height](args);
+    tiles.fn[int(pass)][height](args);
     if (m.scale != 1.0f)
       for (int i = 0; i < count * 32; i++) out[i] *= m.scale;
     if (m.bias) {

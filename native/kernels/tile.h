@@ -1,34 +1,9 @@
 // The register tile: two panels of weights (32 outputs) times T encoded rows. Every output sums its
 // K blocks in one order, whatever T is, so a token's numbers do not depend on its neighbours.
-//
-// Tall tiles read decoded lines: 8-bit codes or bfloat16, written once per panel for all rows of a
-// unit (decode_panel). Short ones decode in registers, since each line is used only once or twice.
 #pragma once
-#include "encode.h"
+#include "panels.h"
 
 namespace kt {
-
-// out [count, 32] float32. The second panel may equal the first (an odd last panel).
-struct TileArgs {
-  const uint8_t *lines[2];  // of block 0, as are the records
-  const uint8_t *meta[2];
-  int64_t blocks;
-  const void *const *rows;
-  float *out;
-  int count;  // rows, at most the tile's height
-  bool accumulate;  // out is added to
-  // Memory that a later call reads, and how much of it this call fetches; NULL: none.
-  const uint8_t *ahead;
-  int64_t ahead_bytes;
-};
-using TileFn = void (*)(const TileArgs &);
-
-template <class F>
-constexpr bool decodes() {
-  if constexpr (F::kKind == Kind::kFp8) return true;
-  if constexpr (F::kKind == Kind::kInt) return !F::Codes::kPlain;
-  return false;
-}
 
 // What a pass fetches, block by block. A core drops fetches while many are under way, so they are
 // spread evenly.
@@ -52,29 +27,6 @@ inline Ahead<T> ahead_of(const TileArgs &g, int first) {
   return {reinterpret_cast<const char *>(from), round_up(ceil_div(bytes, g.blocks), 64)};
 }
 
-// Scales of a decoded panel, per block: float32[16] for each group, then as many minima.
-template <bool Min, int Group>
-struct ScalesDecoded {
-  static constexpr bool kMin = Min;
-  static constexpr int kGroup = Group, kSuper = 1, kGroups = 32 / Group;
-  static constexpr int kBytes = 64 * kGroups * (Min ? 2 : 1);
-  static VScales load(const uint8_t *meta, int64_t b) {
-    const float *at = reinterpret_cast<const float *>(meta + b * kBytes);
-    VScales v;
-    for (int g = 0; g < kGroups; g++) {
-      v.scale[g] = vf_load(at + g * 16);
-      if (Min) v.minimum[g] = vf_load(at + (kGroups + g) * 16);
-    }
-    return v;
-  }
-  static void store(uint8_t *meta, int64_t b, const VScales &v) {
-    float *at = reinterpret_cast<float *>(meta + b * kBytes);
-    for (int g = 0; g < kGroups; g++) {
-      vf_store(at + g * 16, v.scale[g]);
-      if (Min) vf_store(at + (kGroups + g) * 16, v.minimum[g]);
-    }
-  }
-};
 // How many quads of 4 K can be summed in 16 bits: products of a code and of at most 127, each sum
 // of two. 0: none, or the variant has a faster way.
 template <class F>
@@ -82,65 +34,6 @@ constexpr int narrow_quads() {
   constexpr int kMost = kNarrowDots ? 32767 / (2 * 127 * F::kTop) : 0;
   return kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : kMost;
 }
-template <int ZeroLog2, class S, int Top>
-struct DecodedInt : IntFormat<8, 0, ZeroLog2, S> {
-  static constexpr int kTop = Top;  // of a code
-  static constexpr int kChunk = kWholeRow;
-};
-// What a format's tile reads after decoding: all integer formats with the same zero point and kind
-// of scales share one. FP8 keeps its scale records; its lines become bfloat16.
-template <class F, bool Int>
-struct DecodedOf {
-  using Type = F;
-};
-template <class F>
-struct DecodedOf<F, true> {
-  using Type = DecodedInt<F::kZeroLog2, ScalesDecoded<F::Scales::kMin, F::Scales::kGroup>,
-                          kNarrowDots ? F::kTop : 255>;
-};
-template <class F>
-using Decoded = typename DecodedOf<F, F::kKind == Kind::kInt>::Type;
-
-// Bytes of a decoded block.
-template <class F>
-constexpr int64_t decoded_block_bytes() {
-  return F::kKind == Kind::kFp8 ? 1024 : 512;
-}
-template <class F>
-constexpr int64_t decoded_meta_bytes() {
-  if constexpr (F::kKind == Kind::kInt) return Decoded<F>::Scales::kBytes;
-  return 0;
-}
-
-template <class F, int... Q>
-inline void decode_codes(const uint8_t *lines, uint8_t *out, std::integer_sequence<int, Q...>) {
-  (vi_store(out + Q * 64, F::Codes::template quad<Q>(lines)), ...);
-}
-template <class F>
-inline void expand_block(const uint8_t *lines, uint8_t *out) {
-  if constexpr (F::kKind == Kind::kFp8) {
-    for (int l = 0; l < 8; l++) {
-      vi first, second;
-      f8_lines(vi_load(lines + l * 64), first, second);
-      vi_store(out + l * 128, first);
-      vi_store(out + l * 128 + 64, second);
-    }
-  } else if constexpr (F::kKind == Kind::kInt) {
-    decode_codes<F>(lines, out, std::make_integer_sequence<int, 8>());
-  }
-}
-// Lines, and after them the scales if decoded_meta_bytes says so.
-template <class F>
-void decode_panel(const uint8_t *lines, const uint8_t *meta, int64_t blocks, uint8_t *out) {
-  uint8_t *scales = out + blocks * decoded_block_bytes<F>();
-  for (int64_t b = 0; b < blocks; b++) {
-    expand_block<F>(lines + lines_offset<F>(b, blocks), out);
-    out += decoded_block_bytes<F>();
-    if constexpr (F::kKind == Kind::kInt)
-      Decoded<F>::Scales::store(scales, b, F::Scales::load(meta + records_offset<F>(b), b));
-  }
-}
-
 template <int P, int T>
 inline void start_sums(const TileArgs &g, int first, vf (&sum)[P][T]) {
   for (int p = 0; p < P; p++)
@@ -154,27 +47,26 @@ inline void store_sums(const TileArgs &g, int first, const vf (&sum)[P][T]) {
 }
 
 // Adds quads From .. To of a block to the integer sums.
-template <class F, int P, int T, int Q, int To>
-inline void dot_quads(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
-                      vi (&acc)[P][T]) {
+template <int Q, int To, class Block, int P, int T>
+inline void dot_quads(const Block &block, const IntRow (&a)[T], int64_t b, vi (&acc)[P][T]) {
   if constexpr (Q < To) {
     QLine w[P];
-    for (int p = 0; p < P; p++) w[p] = q_line(F::Codes::template quad<Q>(lines[p]));
+    for (int p = 0; p < P; p++) w[p] = q_line(block.template quad<Q>(p));
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
       for (int p = 0; p < P; p++)
         acc[p][t] = q_dot(acc[p][t], w[p], a[t].codes + (b * 32 + Q * 4) * kActBytes);
-    dot_quads<F, P, T, Q + 1, To>(lines, a, b, acc);
+    dot_quads<Q + 1, To>(block, a, b, acc);
   }
 }
 
 // The same for small codes, Step quads at a time in sums of 16 bits.
-template <class F, int P, int T, int Q, int To, int Step>
-inline void dot_narrow(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
-                       vi (&acc)[P][T], vi (&sum)[P][T]) {
+template <int Q, int To, int Step, class Block, int P, int T>
+inline void dot_narrow(const Block &block, const IntRow (&a)[T], int64_t b, vi (&acc)[P][T],
+                       vi (&sum)[P][T]) {
   if constexpr (Q < To) {
     vi w[P];
-    for (int p = 0; p < P; p++) w[p] = F::Codes::template quad<Q>(lines[p]);
+    for (int p = 0; p < P; p++) w[p] = block.template quad<Q>(p);
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
       for (int p = 0; p < P; p++) {
@@ -182,13 +74,13 @@ inline void dot_narrow(const uint8_t *const (&lines)[P], const IntRow (&a)[T], i
             q_dot_narrow(Q % Step ? sum[p][t] : vi_zero(), w[p], a[t].bytes + b * kBlock + Q * 4);
         if ((Q + 1) % Step == 0) acc[p][t] = q_widen(acc[p][t], sum[p][t]);
       }
-    dot_narrow<F, P, T, Q + 1, To, Step>(lines, a, b, acc, sum);
+    dot_narrow<Q + 1, To, Step>(block, a, b, acc, sum);
   }
 }
 
-template <class F, int P, int T, int Group>
-inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], int64_t b,
-                      const VScales (&s)[P], vf (&sum)[P][T]) {
+template <class F, int Group, class Block, int P, int T>
+inline void dot_group(const Block &block, const IntRow (&a)[T], int64_t b, const VScales (&s)[P],
+                      vf (&sum)[P][T]) {
   using S = typename F::Scales;
   constexpr bool kHalves = S::kGroup == 16;
   vi acc[P][T];
@@ -203,9 +95,9 @@ inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], in
   constexpr int kQuads = kHalves ? 4 : 8, kStep = std::min(narrow_quads<F>(), kQuads);
   if constexpr (kStep > 0) {
     vi narrow[P][T];
-    dot_narrow<F, P, T, Group * kQuads, (Group + 1) * kQuads, kStep>(lines, a, b, acc, narrow);
+    dot_narrow<Group * kQuads, (Group + 1) * kQuads, kStep>(block, a, b, acc, narrow);
   } else {
-    dot_quads<F, P, T, Group * kQuads, (Group + 1) * kQuads>(lines, a, b, acc);
+    dot_quads<Group * kQuads, (Group + 1) * kQuads>(block, a, b, acc);
   }
 #pragma GCC unroll 8
   for (int t = 0; t < T; t++)
@@ -213,9 +105,8 @@ inline void dot_group(const uint8_t *const (&lines)[P], const IntRow (&a)[T], in
       sum[p][t] = join_group<F, Group>(vf_from(acc[p][t]), s[p], a[t], b, sum[p][t]);
 }
 
-template <class F, int P, int T>
+template <class F, Pass K, int P, int T>
 inline void tile_int(const TileArgs &g, int first) {
-  using S = typename F::Scales;
   IntRow a[T];
   for (int t = 0; t < T; t++) a[t] = int_row(g.rows[t], g.blocks);
   Ahead<T> ahead = ahead_of<T, P>(g, first);
@@ -223,34 +114,21 @@ inline void tile_int(const TileArgs &g, int first) {
   start_sums(g, first, sum);
   for (int64_t b = 0; b < g.blocks; b++) {
     ahead.fetch_block();
-    const int64_t lines_at = lines_offset<F>(b, g.blocks), meta_at = records_offset<F>(b);
+    const PanelBlock<F, K, P> block(g, first, b);
     VScales s[P];
-    const uint8_t *lines[P];
-    for (int p = 0; p < P; p++) {
-      s[p] = S::load(g.meta[first + p] + meta_at, b);
-      lines[p] = g.lines[first + p] + lines_at;
-    }
-    dot_group<F, P, T, 0>(lines, a, b, s, sum);
-    if constexpr (S::kGroup == 16) dot_group<F, P, T, 1>(lines, a, b, s, sum);
+    for (int p = 0; p < P; p++) s[p] = block.scales(p);
+    dot_group<F, 0>(block, a, b, s, sum);
+    if constexpr (F::Scales::kGroup == 16) dot_group<F, 1>(block, a, b, s, sum);
   }
   store_sums(g, first, sum);
 }
 
-// Operands of 2 K: bfloat16 line l of a block, from memory or decoded from FP8 in registers.
-template <class F, bool Expanded>
-inline BLine half_operand(const uint8_t *lines, int l) {
-  if constexpr (F::kKind == Kind::kFp8 && !Expanded)
-    return f8_operand(vi_load(lines + l / 2 * 64), l % 2);
-  return b_line(vi_load(lines + l * 64));
-}
-
-template <class F, bool Expanded, int P, int T>
-inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, int64_t b,
-                           vf (&sum)[P][T]) {
+template <class Block, int P, int T>
+inline void dot_half_block(const Block &block, const TileArgs &g, int64_t b, vf (&sum)[P][T]) {
 #pragma GCC unroll 16
   for (int l = 0; l < 16; l++) {
     BLine w[P];
-    for (int p = 0; p < P; p++) w[p] = half_operand<F, Expanded>(lines[p], l);
+    for (int p = 0; p < P; p++) w[p] = block.operand(p, l);
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
       for (int p = 0; p < P; p++)
@@ -259,17 +137,14 @@ inline void dot_half_block(const uint8_t *const (&lines)[P], const TileArgs &g, 
   }
 }
 
-template <class F, bool Expanded, int P, int T>
+template <class F, Pass K, int P, int T>
 inline void tile_half(const TileArgs &g, int first) {
-  constexpr int64_t kBytes = Expanded ? 1024 : F::kBlockBytes;
   Ahead<T> ahead = ahead_of<T, P>(g, first);
   vf sum[P][T];
   start_sums(g, first, sum);
   const auto block = [&](int64_t b, vf(&into)[P][T]) {
     ahead.fetch_block();
-    const uint8_t *lines[P];
-    for (int p = 0; p < P; p++) lines[p] = g.lines[first + p] + b * kBytes;
-    dot_half_block<F, Expanded, P, T>(lines, g, b, into);
+    dot_half_block(PanelBlock<F, K, P>(g, first, b), g, b, into);
   };
   if constexpr (F::kKind == Kind::kBf16) {
     for (int64_t b = 0; b < g.blocks; b++) block(b, sum);

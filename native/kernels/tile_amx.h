@@ -43,10 +43,12 @@ class TokenTile {
   int64_t stride_ = 0;
 };
 
-// Both panels' lines as operands. Ready: as they lie in g.lines. Others are decoded into one of two
-// buffers in the first-level cache.
-template <class F, bool Ready>
+// Both panels' lines as operands: decoded into one of two buffers in the first-level cache, or for
+// later passes, or as they lie in g.lines.
+template <class F, Pass K>
 class PanelLines {
+  static constexpr bool kReady = K == Pass::kLater || !decodes<F>();
+  static constexpr bool kBuffers = K == Pass::kOnly && !kReady;
   static constexpr int64_t kBytes = decodes<F>() ? decoded_block_bytes<F>() : F::kBlockBytes;
 
  public:
@@ -55,25 +57,34 @@ class PanelLines {
   // force: a function that only fetches looks as if it had no effect, and its calls are dropped.
   __attribute__((always_inline)) void prepare(int64_t b) {
     for (int p = 0; p < 2 && b < g_.blocks; p++) {
-      if constexpr (!Ready)
-        expand_block<F>(lines(p, b), decoded_[b % 2][p]);
-      else
+      if constexpr (kBuffers) {
+        expand_block<F>(packed(p, b), decoded_[b % 2][p]);
+      } else if constexpr (!kReady) {
+        expand_block<F>(packed(p, b), g_.decoded[p] + b * kBytes);
+        if constexpr (F::kKind == Kind::kInt)
+          DecodedScales<F>::store(g_.decoded[p] + g_.blocks * kBytes, b,
+                                  F::Scales::load(g_.meta[p] + records_offset<F>(b), b));
+      } else {
         for (int64_t line = 0; line < kBytes; line += 64)
           _mm_prefetch(reinterpret_cast<const char *>(at(p, b) + line), _MM_HINT_T0);
+      }
     }
   }
-  const uint8_t *at(int p, int64_t b) const { return Ready ? lines(p, b) : decoded_[b % 2][p]; }
+  const uint8_t *at(int p, int64_t b) const {
+    if constexpr (kBuffers) return decoded_[b % 2][p];
+    if constexpr (!decodes<F>()) return packed(p, b);
+    return (kReady ? g_.lines : g_.decoded)[p] + b * kBytes;
+  }
 
  private:
-  // Where a block lies; FP8 that is ready was decoded.
-  const uint8_t *lines(int p, int64_t b) const {
-    return g_.lines[p] + (Ready && decodes<F>() ? b * kBytes : lines_offset<F>(b, g_.blocks));
+  const uint8_t *packed(int p, int64_t b) const {
+    return g_.lines[p] + lines_offset<F>(b, g_.blocks);
   }
   const TileArgs &g_;
-  alignas(64) uint8_t decoded_[Ready ? 1 : 2][2][Ready ? 64 : kBytes];
+  alignas(64) uint8_t decoded_[kBuffers ? 2 : 1][2][kBuffers ? kBytes : 64];
 };
 
-template <class F, bool Ready>
+template <class F, Pass K>
 class AmxTile {
   static constexpr bool kInt = F::kKind == Kind::kInt, kFp8 = F::kKind == Kind::kFp8;
   // K of a multiply, and multiplies of a block and of a sum.
@@ -237,16 +248,15 @@ class AmxTile {
   const int64_t units_;
   Ahead<2> ahead_;
   const TokenTile tokens_[2];
-  PanelLines<F, Ready> lines_;
+  PanelLines<F, K> lines_;
   IntRow a_[kInt ? 32 : 1];
   alignas(64) uint8_t staging_[2][16 * 64] = {};
   alignas(64) float sums_[4][16 * 16];  // int32 of an integer format
 };
 
-// Late: over lines that were decoded.
-template <class F, bool Late>
+template <class F, Pass K>
 void tile_amx(const TileArgs &g) {
-  AmxTile<F, Late || !decodes<F>()>(g).run();
+  AmxTile<F, K>(g).run();
 }
 
 }  // namespace kt

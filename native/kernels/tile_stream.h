@@ -44,10 +44,10 @@ inline void stream_step(const uint8_t *meta, const uint8_t *lines, int64_t first
                         const IntRow (&a)[1], int64_t b, vf (&sum)[1][1]) {
 #pragma GCC unroll 2
   for (int i = 0; i < Count; i++) {
-    const uint8_t *const line[1] = {lines + (first + i) * F::kBlockBytes};
+    const CodeBlock<F, 1> block{{lines + (first + i) * F::kBlockBytes}};
     const VScales s[1] = {F::Scales::load(meta, first + i)};
-    dot_group<F, 1, 1, 0>(line, a, b + i, s, sum);
-    if constexpr (F::Scales::kGroup == 16) dot_group<F, 1, 1, 1>(line, a, b + i, s, sum);
+    dot_group<F, 0>(block, a, b + i, s, sum);
+    if constexpr (F::Scales::kGroup == 16) dot_group<F, 1>(block, a, b + i, s, sum);
   }
 }
 

@@ -9,19 +9,18 @@
 
 namespace kt {
 
-// The tile of a format; Expanded: FP8 lines that are bfloat16 by now.
-template <class F, bool Expanded, int T>
+template <class F, Pass K, int T>
 __attribute__((flatten)) void tile(const TileArgs &g) {
   // Panels that are passed over at once. One row would wait for its sums, of which a panel has one.
   constexpr int P = T == 1 ? 2 : kTilePanels;
 #pragma GCC unroll 2
   for (int first = 0; first < 2; first += P) {
     if constexpr (F::kKind == Kind::kInt)
-      tile_int<F, P, T>(g, first);
+      tile_int<F, K, P, T>(g, first);
     else if constexpr (F::kKind == Kind::kF32 || F::kKind == Kind::kF16)
       tile_float<F, P, T>(g, first);
     else
-      tile_half<F, Expanded, P, T>(g, first);
+      tile_half<F, K, P, T>(g, first);
   }
 }
 
@@ -33,7 +32,7 @@ void tile_in_parts(const TileArgs &g) {
   for (int t = 0; t < g.count; t += part.count) {
     part.rows = g.rows + t, part.out = g.out + t * 32;
     part.count = g.count - t >= 4 ? 4 : 1;
-    (part.count == 4 ? tile<F, false, 4> : tile<F, false, 1>)(part);
+    (part.count == 4 ? tile<F, Pass::kOnly, 4> : tile<F, Pass::kOnly, 1>)(part);
   }
 }
 
@@ -61,57 +60,57 @@ inline int tile_height(int64_t rows) {
 #endif
 }
 
-// Lines are decoded once for this many rows and more; fewer decode them on the way: one AMX tile a
-// block ahead, vectors in registers, where integer codes are quick enough for two tiles.
+// Panels are left decoded from this many rows on: lines if a later pass reads them; scales alone
+// from five rows on, whoever reads them: a tall tile that stores them is no slower than one that
+// does not.
 template <class F>
 constexpr int decode_rows() {
-#ifdef KT_AMX
-  return kMaxTileRows + 1;
-#else
-  if (kTilePanels == 1) return 4;
-  return F::kKind == Kind::kInt ? 9 : 5;
-#endif
+  return decodes_lines<F>() ? kMaxTileRows + 1 : 5;
 }
 
-// F's tile of T rows. Late: over lines that were decoded; NULL where heights of that kind do not
-// come up.
-template <class F, int T, bool Late>
+// F's tile of T rows; NULL where a pass of that kind and height does not come up.
+template <class F, int T, Pass K>
 constexpr TileFn tile_fn() {
-  using G = std::conditional_t<Late, Decoded<F>, F>;
+  if constexpr (K != Pass::kOnly && !decodes<F>()) return nullptr;
 #ifdef KT_AMX
   constexpr bool kTall = T >= 16;
-  if constexpr (Late && !(kTall && decodes<F>())) return nullptr;
-  if constexpr (F::kKind == Kind::kBf16 || F::kKind == Kind::kFp8) return tile_amx<G, Late>;
-  if constexpr (F::kKind == Kind::kInt && kTall) return tile_amx<G, Late>;
-  if constexpr (kTall) return tile_in_parts<F, T>;
+  if constexpr (K == Pass::kFirst && T != kMaxTileRows) return nullptr;
+  if constexpr (K == Pass::kLater && !kTall) return nullptr;
 #else
-  // Even shares of decode_rows rows and more are at least half of the tallest tile.
-  if constexpr (Late && !(decodes<F>() && 2 * T >= kMaxTileRows)) return nullptr;
-  if constexpr (!Late && decodes<F>() && T >= decode_rows<F>()) return nullptr;
+  // Even shares of so many rows are at least half of the tallest tile, the first is more.
+  if constexpr (K == Pass::kFirst && 2 * T <= kMaxTileRows) return nullptr;
+  if constexpr (K == Pass::kLater && 2 * T < kMaxTileRows) return nullptr;
+  if constexpr (K == Pass::kOnly && decodes<F>() && T >= decode_rows<F>()) return nullptr;
+#endif
+  if constexpr (K == Pass::kLater && F::kKind == Kind::kInt && decodes_lines<F>())
+    return tile_fn<DecodedLines<F>, T, Pass::kOnly>();
+#ifdef KT_AMX
+  if constexpr (F::kKind == Kind::kBf16 || F::kKind == Kind::kFp8) return tile_amx<F, K>;
+  if constexpr (F::kKind == Kind::kInt && kTall) return tile_amx<F, K>;
+  if constexpr (kTall) return tile_in_parts<F, T>;
 #endif
   if constexpr (T == 1 && F::kKind == Kind::kInt)
-    return tile_stream<G>;
+    return tile_stream<F>;
   else
-    return tile<G, Late, T>;
+    return tile<F, K, T>;
 }
 
-// decode is NULL for a format whose lines are plain. Where decoded_fn is NULL, fn takes those rows.
 struct TileSet {
-  void (*decode)(const uint8_t *lines, const uint8_t *meta, int64_t blocks, uint8_t *out);
+  bool decodes;
   int64_t decoded_block, decoded_meta;  // bytes per block; meta 0: the packed records stay
   int decode_rows;
-  TileFn fn[kTileHeights];
-  TileFn decoded_fn[kTileHeights];
+  TileFn fn[3][kTileHeights];  // of a Pass; where it is NULL, kOnly's takes those rows
 };
 
 template <class F, size_t... I>
 constexpr TileSet tile_set(std::index_sequence<I...>) {
-  return {decodes<F>() ? decode_panel<F> : nullptr,
+  return {decodes<F>(),
           decoded_block_bytes<F>(),
           decoded_meta_bytes<F>(),
           decode_rows<F>(),
-          {tile_fn<F, kTileRows[I], false>()...},
-          {tile_fn<F, kTileRows[I], true>()...}};
+          {{tile_fn<F, kTileRows[I], Pass::kOnly>()...},
+           {tile_fn<F, kTileRows[I], Pass::kFirst>()...},
+           {tile_fn<F, kTileRows[I], Pass::kLater>()...}}};
 }
 template <class F>
 constexpr TileSet tile_set() {
