@@ -200,7 +200,7 @@ def _path_name(path: Path) -> str:
     the only one in a folder; else the folder's name.
     """
     name = _without_suffix(path.resolve())
-    if path.is_dir() and not (path / "config.json").exists():
+    if path.is_dir() and not os.path.exists(path / "config.json"):
         inside = {_without_suffix(file) for file in path.glob("*.gguf")}
         if len(inside) == 1:
             return inside.pop()

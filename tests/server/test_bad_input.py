@@ -162,6 +162,8 @@ def test_only_json_is_read(server, kind):
         ("response_format", "json"),
         ("reasoning_effort", "most"),
         ("guided_regex", ""),
+        ("guided_json", 5),
+        ("guided_json", []),
     ],
     ids=lambda value: repr(value)[:24],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -284,6 +286,33 @@ def test_what_a_destination_may_hold(moe, tmp_path):
         convert(moe, moe / "config.json", "int8")
     with pytest.raises(ModelError, match="converted already"):
         convert(to, tmp_path / "again", "int4")
+
+
+def test_names_that_are_too_long(moe, tmp_path):
+    long = tmp_path / ("a" * 300)
+    with pytest.raises(KtError, match=r"cannot write to .*: File name too long"):
+        convert(moe, long, "int8")
+    with pytest.raises(ModelError, match="cannot be read: File name too long"):
+        report.verify(long)
+
+
+def test_a_file_that_may_not_be_read_is_a_fault(packed, monkeypatch):
+    def refused(path: Path) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(report, "hash_file", refused)
+    with pytest.raises(ModelError, match=r"rest\.safetensors cannot be read: Permission denied"):
+        report.verify(packed)
+
+
+def test_a_folder_that_may_not_be_read_is_named(packed, monkeypatch):
+    def refused(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    for read in (report.verify, open_checkpoint):
+        with pytest.raises(ModelError, match=f"{packed} cannot be read: Permission denied"):
+            read(packed)
 
 
 def test_two_at_a_time_are_refused(moe, tmp_path):

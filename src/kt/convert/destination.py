@@ -36,16 +36,19 @@ class Destination:
         self.identity = identity
         self.files: dict[str, dict[str, Any]] = {}
         self.finished = False
-        _check_foreign(folder)
+        with _disk_errors(folder):
+            self._take_over()
+
+    def _take_over(self) -> None:
+        _check_foreign(self.folder)
         for name in (MANIFEST, UNFINISHED):
-            if (folder / name).is_file():
-                self._adopt(folder / name)
+            if (self.folder / name).is_file():
+                self._adopt(self.folder / name)
                 # A file that is gone, because it was damaged say, is made again.
                 whole = all(self.has(file, row["bytes"]) for file, row in self.files.items())
                 self.finished = name == MANIFEST and whole
                 break
-        with _disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def has(self, name: str, nbytes: int) -> bool:
         """Whether file `name` was finished and is still there."""

@@ -52,13 +52,8 @@ def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> 
     files, faults, done = manifest["files"], [], 0
     total = sum(record["bytes"] for record in files.values())
     for name, record in files.items():
-        path = folder / Path(name).name
-        if not path.is_file():
-            faults.append(f"{name} is missing")
-        elif path.stat().st_size != record["bytes"]:
-            faults.append(f"{name} has {path.stat().st_size} bytes, not {record['bytes']}")
-        elif hash_file(path) != record["sha256"]:
-            faults.append(f"{name} has other bytes than kt wrote")
+        fault = _fault(folder / Path(name).name, record)
+        faults += [f"{name} {fault}"] if fault else []
         done += record["bytes"]
         if progress:
             progress(done, total)
@@ -68,3 +63,15 @@ def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> 
             hint="Delete the named files; then the same `kt convert` command makes them again.",
         )
     return manifest
+
+
+def _fault(path: Path, record: dict[str, Any]) -> str:
+    """What is wrong with a file of a conversion, "" for nothing."""
+    try:
+        if not path.is_file():
+            return "is missing"
+        if path.stat().st_size != record["bytes"]:
+            return f"has {path.stat().st_size} bytes, not {record['bytes']}"
+        return "" if hash_file(path) == record["sha256"] else "has other bytes than kt wrote"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"

@@ -116,9 +116,13 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
 
 
 def field_path(location: Sequence[str | int]) -> str:
-    """("messages", 0, "role") -> "messages[0].role"."""
+    """("messages", 0, "role") -> "messages[0].role". A branch of a union, such as
+    "function-before[...]", is no field.
+    """
     path = ""
     for part in location:
+        if isinstance(part, str) and "[" in part:
+            break
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path
 

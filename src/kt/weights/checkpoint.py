@@ -12,7 +12,7 @@ from kt.errors import ModelError
 from kt.weights.act_order import is_shuffled, settle_orders
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
-from kt.weights.files import exists, read_bytes
+from kt.weights.files import check_folder, exists, read_bytes
 from kt.weights.formats import modelopt
 from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
@@ -195,6 +195,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
     if not path.is_dir():
         return _open_file(path)
+    check_folder(path)
     if is_packed_folder(path):
         return _open_packed(path)
     gguf = find_gguf(path)

@@ -50,6 +50,17 @@ def read_bytes(path: Path) -> bytes:
             raise _unreadable(path, error) from None
 
 
+def check_folder(folder: Path) -> None:
+    """Raises ModelError for a folder that may not be read; one that does not exist passes."""
+    try:
+        os.stat(os.path.join(folder, os.curdir))  # which needs the right to enter it
+        os.scandir(folder).close()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from None
+
+
 def is_file(path: Path) -> bool:
     """Path.is_file, and False for a name that is too long to be one."""
     try:

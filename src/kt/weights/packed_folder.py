@@ -18,7 +18,7 @@ import numpy as np
 
 from kt.errors import ModelError
 from kt.weights.encodings import Encoding
-from kt.weights.files import read_bytes
+from kt.weights.files import check_folder, read_bytes
 from kt.weights.names import Place
 from kt.weights.packed_orders import take_orders
 from kt.weights.quant import I32, Quant
@@ -86,6 +86,7 @@ def packed_place(name: str) -> Place:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """kt_manifest.json. Raises ModelError if it is not there or of another layout."""
+    check_folder(folder)
     path = folder / MANIFEST
     if not path.is_file() and not (folder / UNFINISHED).is_file():
         raise ModelError(
