@@ -196,8 +196,10 @@ inline int vm_pack(void *p, vi x, vm m) {
 // Moves p on by as many floats as lanes are chosen: they get those, the others 0.
 inline vf vf_unpack(const float *&p, vm m) {
   alignas(32) float lanes[16] = {};
-  int bits = _mm256_movemask_ps(m.a) | _mm256_movemask_ps(m.b) << 8;
-  for (; bits; bits &= bits - 1) lanes[__builtin_ctz(bits)] = *p++;
+  const int low = _mm256_movemask_ps(m.a), high = _mm256_movemask_ps(m.b);
+  const float *from = p;
+  for (int bits = low | high << 8; bits; bits &= bits - 1) lanes[__builtin_ctz(bits)] = *from++;
+  p += kPackings.count[low] + kPackings.count[high];  // counted by the loop, it became POPCNT
   return vf_load(lanes);
 }
 inline uint64_t vm_bits4(const vm (&m)[4]) {  // of 64 lanes, the first lowest
