@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kt.engine.batch import Batch
-from tests.executors import NATIVE, PAGE, RUNNABLE, SMOLLM2, all_logits, executor, i32
+from tests.executors import NATIVE, PAGE, RUNNABLE, SMOLLM2, all_logits, executor, i32, one_sequence
 from tests.tiny import tiny_gguf, tiny_qwen3_moe, tiny_qwen3_moe_gguf
 
 LENGTH = 300  # beyond one split of 256 keys
@@ -33,6 +33,19 @@ def prompt(seed: int, length: int, vocab: int = VOCAB) -> list[int]:
 @pytest.mark.parametrize(("model", "variant"), CASES)
 def test_tiny_models(folder, model, variant):
     check(folder / model, variant, chunks=(1, 7, 64, 512), vocab=VOCAB)
+
+
+@pytest.mark.parametrize("variant", RUNNABLE)
+def test_a_prompts_first_steps_want_no_logits(folder, variant):
+    """As when a prompt takes more than one step and nobody else is answered."""
+    ids = prompt(3, 70)
+    made = executor(folder / "qwen3_moe", variant, pages=8)
+    alone = all_logits(made, ids)[-1:].copy()
+    for first in (0, 32):
+        assert made.forward(one_sequence(ids[first : first + 32], first=first)).shape == (0, VOCAB)
+    rest = made.forward(one_sequence(ids[64:], first=64, logits=[5]))
+    np.testing.assert_array_equal(rest, alone)
+    made.close()
 
 
 @pytest.mark.parametrize("variant", RUNNABLE)
