@@ -117,9 +117,10 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
 // rows exceed the second-level cache: they come from the third fast enough for tall tiles.
 constexpr int64_t kUnitRows = 240;
 
-// Rows of each unit, when all are shared out evenly.
+// Rows of each unit, when all are shared out evenly; never 0, even of no rows.
 inline int64_t unit_rows(int64_t rows) {
-  const int64_t units = ceil_div(std::max<int64_t>(rows, 1), kUnitRows);
+  rows = std::max<int64_t>(rows, 1);
+  const int64_t units = ceil_div(rows, kUnitRows);
   return std::min(kUnitRows, round_up(ceil_div(rows, units), kMaxTileRows));
 }
 

@@ -70,18 +70,22 @@ class CpuExecutor:
         self._weights = self._allocate(max(packed, 1), "weights")
         self._pack(packed, len(cpus), progress)
         self._program, self._kv = self._build(spec)
-        self._selection = [out for _, out in self.operations].index("selected")
         self._logits = np.empty((0, spec.vocab), np.float32)
 
     def forward(self, batch: Batch, *, n_ops: int = 0) -> F32:
         """See Executor. n_ops > 0 stops after that many operations (for `slot`); no logits then."""
         count = len(batch.logit_rows)
-        n_ops = n_ops or (0 if count else self._selection)  # what follows would have no rows
         if count > len(self._logits):
             self._logits = _on_cache_lines(count, self.vocab)
         ffi = self._ffi
-        arrays = (batch.tokens, batch.seq_start, batch.first_position, batch.page_table)
-        tokens, start, first, pages = (_int_pointer(ffi, array) for array in arrays)
+        arrays = (
+            batch.tokens,
+            batch.seq_start,
+            batch.first_position,
+            batch.page_table,
+            batch.logit_rows,
+        )
+        tokens, start, first, pages, rows = (_int_pointer(ffi, array) for array in arrays)
         native = ffi.new(
             "kt_batch *",
             {
@@ -93,7 +97,7 @@ class CpuExecutor:
                 "seq_start": start,
                 "first_position": first,
                 "page_table": pages,
-                "logit_rows": _int_pointer(ffi, batch.logit_rows),
+                "logit_rows": rows,
             },
         )
         logits = ffi.cast("float *", self._logits.ctypes.data) if count else ffi.NULL
@@ -134,7 +138,8 @@ class CpuExecutor:
 
     def embed(self, batch: Batch) -> F32:
         """See Executor. The program runs to the choice of rows; the last norm is done here."""
-        self.forward(batch, n_ops=self._selection)
+        names = [out for _, out in self.operations]
+        self.forward(batch, n_ops=names.index("selected"))
         hidden = self.slot("hidden", len(batch.tokens))
         scale = np.sqrt(np.mean(hidden * hidden, axis=1, keepdims=True) + self._norm_eps)
         normed: F32 = (hidden / scale * self._final_norm).astype(np.float32)
