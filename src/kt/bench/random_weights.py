@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +59,7 @@ _APART: Final[dict[str, tuple[Encoding, str, int, bool]]] = {
 _POWERS: Final = np.ldexp(np.float32(1), np.arange(-127, 127))  # of E8M0
 
 
+@cache
 def _fp8_codes() -> U8:
     """65536 FP8 codes distributed as a checkpoint's: normal, with the largest on 448. Uniform ones
     would be subnormal a thousand times as often, which some CPUs multiply slowly."""
@@ -68,14 +70,11 @@ def _fp8_codes() -> U8:
     return (nearest + np.where(values < 0, 128, 0)).astype(np.uint8)
 
 
-_FP8_CODES: Final = _fp8_codes()
-
-
 def _apart(packed: str, n: int, k: int, rng: np.random.Generator) -> Tensor:
     encoding, scale_type, group, has_zeros = _APART[packed]
     row = -(-k // 2) if encoding is U4 else k
     if encoding is FP8:
-        data = _FP8_CODES[rng.integers(0, 65536, (n, row), dtype=np.uint16)]
+        data = _fp8_codes()[rng.integers(0, 65536, (n, row), dtype=np.uint16)]
     else:
         data = rng.integers(0, 256, (n, row), dtype=np.uint8)
     groups = -(-k // (group or k))
@@ -90,7 +89,7 @@ def _apart(packed: str, n: int, k: int, rng: np.random.Generator) -> Tensor:
 def _code_size(packed: str, encoding: Encoding) -> float:
     """The root mean square of what a random code stands for."""
     if encoding is FP8:
-        values = E4M3[_FP8_CODES]
+        values = E4M3[_fp8_codes()]
     elif encoding is INT8:
         values = np.arange(-128, 128, dtype=np.float32)
     else:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from kt.weights.act_order import READERS, columns_of, is_shuffled
+from kt.weights.act_order import MATES, columns_of, is_shuffled
 from kt.weights.packed_orders import COLUMNS
 from kt.weights.quant import I32
 from kt.weights.tensor import Tensor
-
-_READERS: Final = {part: readers for readers in READERS for part in readers}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,7 @@ def orders_of(kept: dict[str, Sequence[Tensor]], roles: Sequence[str]) -> Orders
         if role in found.columns or not any(map(is_shuffled, tensors)):
             continue
         layer, dot, part = role.rpartition(".")
-        readers = [f"{layer}{dot}{name}" for name in _READERS.get(part, (part,))]
+        readers = [f"{layer}{dot}{name}" for name in MATES.get(part, (part,))]
         there = [name for name in readers if name in roles]
         order = Order(there[0] + COLUMNS, tensors)
         found.columns.update((name, order) for name in there)

@@ -24,6 +24,8 @@ Experts = dict[tuple[str, int | None], Tensor]
 
 READERS: Final = (("q", "k", "v"), ("gate", "up"))
 """Parts of a layer that are one operation, which gathers its input once for all of them."""
+MATES: Final = {part: readers for readers in READERS for part in readers}
+"""Such a part -> all of its operation, itself included."""
 
 
 def is_shuffled(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from kt.errors import ModelError
-from kt.weights.act_order import READERS
+from kt.weights.act_order import MATES
 from kt.weights.quant import I32
 from kt.weights.tensor import Tensor
 
@@ -24,7 +24,6 @@ Records = Mapping[str, Mapping[str, Any]]
 """Role -> what the manifest says of a matrix."""
 
 _ORDERED: Final = frozenset({"q", "k", "v", "o", "gate", "up", "down", "lm_head"})
-_MATES: Final = {part: readers for readers in READERS for part in readers}
 
 
 def take_orders(path: Path, records: Records, stored: dict[str, Tensor]) -> dict[str, I32]:
@@ -60,7 +59,7 @@ def _check_mates(path: Path, role: str, records: Records) -> None:
         down = records.get(f"{before}down", {})
     sound = not _keys(record) or part in _ORDERED
     sound &= record.get("rows") == down.get("columns")
-    for mate in _MATES.get(part, ()):
+    for mate in MATES.get(part, ()):
         sound &= records.get(before + mate, record).get("columns") == record.get("columns")
     if not sound:
         raise _damaged(path, f"{role} is in another order than what it goes with")
