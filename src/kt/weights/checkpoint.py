@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from kt.errors import ModelError
 from kt.weights.act_order import is_shuffled, settle_orders
 from kt.weights.encodings import IMPLEMENTED
 from kt.weights.expert_layout import expert_matrices
-from kt.weights.files import check_folder, exists, read_bytes
+from kt.weights.files import check_folder, read_bytes
 from kt.weights.formats import modelopt
 from kt.weights.formats.assemble import assemble
 from kt.weights.gguf_config import hf_config
@@ -189,7 +190,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises ModelError for files that are missing, damaged or not supported, UsageError for a folder
     with a choice.
     """
-    if not exists(path):
+    if not os.path.exists(path):
         raise ModelError(
             f"{str(path)[:300]} does not exist", hint="Check the path for a typing error."
         )

@@ -61,22 +61,6 @@ def check_folder(folder: Path) -> None:
         raise _unreadable(folder, error) from None
 
 
-def is_file(path: Path) -> bool:
-    """Path.is_file, and False for a name that is too long to be one."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def exists(path: Path) -> bool:
-    """Path.exists, and False for a name that is too long to exist."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
 @cache
 def _guard() -> None:
     """Between a look at a file's length and reading its map the file can still be cut."""

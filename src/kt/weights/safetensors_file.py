@@ -7,12 +7,13 @@ everything that is wrong with a checkpoint is reported in one error.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
 from kt.errors import ModelError
 from kt.weights.encodings import BY_NAME, Encoding
-from kt.weights.files import Bytes, is_file, map_file, read_bytes
+from kt.weights.files import Bytes, map_file, read_bytes
 from kt.weights.tensor import Tensor
 
 INDEX: Final = "model.safetensors.index.json"
@@ -44,7 +45,7 @@ def is_safetensors_folder(folder: Path) -> bool:
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder by name. Raises one ModelError that lists every fault."""
-    if not is_file(folder / INDEX):
+    if not os.path.isfile(folder / INDEX):
         try:
             return read_file(_only_file(folder))
         except ModelError as error:
@@ -53,7 +54,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
     faults: list[str] = []
     tensors: dict[str, Tensor] = {}
     for name, keys in _read_index(folder / INDEX).items():
-        if not is_file(folder / name):
+        if not os.path.isfile(folder / name):
             faults.append(f"shard {name[:300]} is missing")
             continue
         try:
