@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from kt.engine import grammar_trial
 from tests.fakes import FakeExecutor
-from tests.server.harness import MODEL, Running, TextTokenizer, running
+from tests.server.harness import MODEL, Running, TextTokenizer, events, running
 from tests.server.test_tools import QUESTION
 
 SCHEMA = {
@@ -245,6 +245,32 @@ def test_slow_grammars_keep_nobody_waiting(monkeypatch):
             error = future.result().json()["error"]
             assert error["param"] == "guided_json"
             assert "longer than" in error["message"]
+
+
+# Its first letters are cheap. What follows may have the sixteen numbers in any order, so the product
+# of their automata has 2^16 states: more than llguidance's bound for a step.
+LATER = 'start: "abcdefgh" DIGITS\nDIGITS: ' + " & ".join(f"/a.*{i}.*/" for i in range(16))
+
+
+@pytest.mark.parametrize("end", [ord("x"), 256])
+def test_a_grammar_that_becomes_too_complex_ends_its_own_answer(end):
+    """Even where the model would like to end there."""
+    slow = FakeExecutor(latency=0.005, reply=lambda _: end, context=4096, n_pages=2048)
+    why = "guided_grammar: it failed in the middle of an answer: lexer error: too many expressions"
+    with running(slow) as server, ThreadPoolExecutor() as threads:
+        other = threads.submit(server.complete, "x", guided_regex="[ab]{100}", max_tokens=200)
+        for ask in (server.chat, server.complete):
+            told = ask(guided_grammar=LATER, temperature=0)
+            error = told.json()["error"]
+            assert (told.status_code, error["param"]) == (400, "guided_grammar"), told.text
+            assert error["message"].startswith(why) and "\n" not in error["message"]
+            streamed = events(ask(guided_grammar=LATER, temperature=0, stream=True).text)
+            assert streamed[-1]["error"] == error
+        said = "".join(chunk["choices"][0]["text"] for chunk in streamed[:-1])
+        assert said == "abcdefgha"  # and nothing that the grammar did not allow
+        assert len(other.result().json()["choices"][0]["text"]) == 100
+        assert server.engine.stats().failures == 0
+        server.wait_until_idle()
 
 
 def test_a_grammar_that_nobody_waits_for_is_not_compiled(monkeypatch):

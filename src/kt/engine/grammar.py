@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
 
 from kt.engine.batch import U32
-from kt.engine.grammar_errors import reason, refusal
+from kt.engine.grammar_errors import reason, refusal, refusal_later
 from kt.engine.grammar_source import Words, compiled, wrap
 from kt.engine.grammar_trial import TooMuch, Trial
 from kt.engine.request import Grammar, InvalidGrammar
@@ -61,7 +61,13 @@ class GrammarCompiler:
             self._compiled.move_to_end(grammar)
             self._forget()
             own = matcher.deep_copy()
-        return Constraint(own, self._tokenizer, self._token_bytes, after)
+
+        def failed(error: str) -> InvalidGrammar:
+            with self._lock:  # its copies share their lexer, and with it what ails it
+                self._compiled.pop(grammar, None)
+            return refusal_later(grammar, error)
+
+        return Constraint(own, self._tokenizer, self._token_bytes, failed, after)
 
     def knows(self, grammar: Grammar) -> bool:
         """Whether it is compiled already. Waits for nothing."""
@@ -115,14 +121,20 @@ class Constraint:
     """One answer's progress through a grammar.
 
     active: whether the answer has begun; until then everything but an end is allowed. matcher:
-    llguidance's. mask [(vocab + 31) // 32]: the ids allowed next, once it is active; a step's Masks
-    puts it here.
+    llguidance's. failed: makes an error of its words. mask [(vocab + 31) // 32]: the ids allowed
+    next, once it is active; a step's Masks puts it here.
     """
 
     def __init__(
-        self, matcher: Any, tokenizer: Any, token_bytes: list[bytes], after: str | None
+        self,
+        matcher: Any,
+        tokenizer: Any,
+        token_bytes: list[bytes],
+        failed: Callable[[str], InvalidGrammar],
+        after: str | None,
     ) -> None:
         self.matcher = matcher
+        self._failed = failed
         self.mask: U32 | None = None
         self._tokenizer = tokenizer
         self._token_bytes = token_bytes
@@ -135,10 +147,18 @@ class Constraint:
         """Whether nothing but an end may follow."""
         return self.active and bool(self.matcher.is_stopped())
 
+    def check(self) -> None:
+        """Raises InvalidGrammar where the mask of the next token was too much for llguidance."""
+        if self.active and self.matcher.is_error():
+            raise self._failed(str(self.matcher.get_error()))
+
     def accept(self, token: int) -> None:
-        """Goes on by one token. Raises KtError for one that does not fit."""
-        if self.active:
-            self._consume([token])
+        """Goes on by one token. Raises InvalidGrammar where the grammar becomes too much for
+        llguidance, and KtError where a marker's token has text behind it that does not fit.
+        """
+        if self.active:  # the mask had it, so whatever fails is the grammar's fault
+            self.matcher.consume_token(token)
+            self.check()
             return
         text = self._seen + self._token_bytes[token]
         at = text.find(self._marker)
@@ -147,9 +167,6 @@ class Constraint:
             return
         self.active = True
         rest = text[at + len(self._marker) :].lstrip()
-        self._consume(self._tokenizer.tokenize_bytes(rest) if rest else [])
-
-    def _consume(self, tokens: list[int]) -> None:
-        if tokens and not self.matcher.consume_tokens(tokens):
+        if rest and not self.matcher.consume_tokens(self._tokenizer.tokenize_bytes(rest)):
             why = reason(str(self.matcher.get_error()))
             raise KtError(f"the answer cannot go on as its grammar wants: {why}")

@@ -30,6 +30,12 @@ def refusal(grammar: Grammar, error: str) -> InvalidGrammar:
     return InvalidGrammar(f"{where}: {why}", param=grammar.origin)
 
 
+def refusal_later(grammar: Grammar, error: str) -> InvalidGrammar:
+    """As refusal, for one that compiled and fails once an answer has begun."""
+    blamed = grammar.parts[0] if len(grammar.parts) == 1 else grammar
+    return refusal(blamed, f"it failed in the middle of an answer: {reason(error)}")
+
+
 _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression"}
 
 

@@ -57,7 +57,9 @@ class Masks:
         self._filler.unsafe_compute_mask_ptr(jobs, rows.ctypes.data, rows.strides[0], len(rows))
 
     def _excuse(self, constraints: Sequence[Constraint]) -> None:
-        """An answer whose grammar has become too complex ends once it is told its next token."""
+        """An answer whose grammar has become too complex ends before it takes its next token, but
+        that is drawn like the others.
+        """
         for constraint, row in zip(constraints, self._rows, strict=False):
             if constraint.matcher.is_error():
                 row[:] = ALL

@@ -217,6 +217,7 @@ class Finished:
     token, a final end token and those of a stop text included; cached_tokens: prompt tokens found
     in the prefix cache.
     stop: the stop text that ended the answer, None if it was an end token or something else.
+    blamed: of an "error" that is the request's own fault, its message among it.
     """
 
     reason: Reason
@@ -226,6 +227,7 @@ class Finished:
     cached_tokens: int
     timings: Timings
     stop: str | None = None
+    blamed: InvalidRequest | None = None
 
 
 Event = Delta | Finished

@@ -16,7 +16,7 @@ from kt.engine.handle import Handle
 from kt.engine.int_vector import IntVector
 from kt.engine.prefix_cache import ROOT
 from kt.engine.prompt_scores import PromptScores
-from kt.engine.request import Finished, Reason, Request, Timings
+from kt.engine.request import Finished, InvalidRequest, Reason, Request, Timings
 from kt.engine.text_stream import Detokenizer, TextStream
 
 
@@ -143,7 +143,12 @@ class Sequence:
             self.handle.put(self.scores.delta())
 
     def accept(self, sampled: Sampled) -> Reason | None:
-        """Takes the next token, sends its text, and says why the request ends here, if it does."""
+        """Takes the next token, sends its text, and says why the request ends here, if it does.
+
+        Raises InvalidGrammar.
+        """
+        if self.constraint is not None:
+            self.constraint.check()
         self.history.append(sampled.token)
         if not self._first_token:
             self._first_token = time.monotonic()
@@ -160,7 +165,9 @@ class Sequence:
                 return "stop"
         return "length" if len(self.history) >= self.limit else None
 
-    def finish(self, reason: Reason, message: str = "") -> None:
+    def finish(
+        self, reason: Reason, message: str = "", blamed: InvalidRequest | None = None
+    ) -> None:
         """Sends held back text, if it is part of the answer, and the last event."""
         if self._text.stopped is None:
             rest = self._text.finish()
@@ -175,6 +182,7 @@ class Sequence:
                 cached_tokens=self.cached_tokens or 0,
                 timings=self._timings(),
                 stop=self._text.stopped,
+                blamed=blamed,
             )
         )
 

@@ -9,7 +9,7 @@ from kt.engine.batch import Executor, Sampled, SampleParams
 from kt.engine.grammar import Constraint
 from kt.engine.layout import BatchLayout
 from kt.engine.masks import Masks
-from kt.engine.request import Reason
+from kt.engine.request import InvalidRequest, Reason
 from kt.engine.scheduler import Chunk, Scheduler
 from kt.engine.sequence import Sequence
 from kt.engine.stats import Counters
@@ -43,6 +43,8 @@ class Stepper:
         for chunk, samples in self._compute(chunks) if chunks else []:
             try:
                 self._take(chunk, samples)
+            except InvalidRequest as error:
+                self._refuse(chunk.sequence, error)
             except Exception as error:  # one answer's text is no other's business
                 self.fail([chunk.sequence], error)
 
@@ -54,6 +56,11 @@ class Stepper:
         """Pages first: whoever sees the last event may count on them being free."""
         if self._scheduler.remove(sequence):
             sequence.finish(reason, message)
+
+    def _refuse(self, sequence: Sequence, error: InvalidRequest) -> None:
+        """Ends one whose request has turned out to be at fault; what is in its pages is right."""
+        if self._scheduler.remove(sequence):
+            sequence.finish("error", error.message, error)
 
     def fail(self, sequences: list[Sequence], error: Exception) -> None:
         """Ends sequences with an error; what is in their pages is not found again."""

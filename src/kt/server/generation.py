@@ -95,6 +95,8 @@ class Answers:
                 task.cancel()
 
     def _raise_if_failed(self, finished: Finished) -> None:
+        if finished.blamed is not None:
+            raise from_kt(finished.blamed)
         if finished.reason == "error":
             raise ApiError(500, finished.message or "the engine failed on this request")
         if finished.reason == "timeout":
