@@ -11,6 +11,7 @@ from tests.server.test_output_forms import TWO_CALLS
 
 TOOL = {"name": "weather", "description": "Of days", "input_schema": {"type": "object"}}
 ANSWER = "<think>\nHm.\n</think>\n\nGrüße\n" + TWO_CALLS["hermes"]
+SCHEMA_FIELD = "output_config.format.schema"
 QUESTION = [{"role": "user", "content": "How is it?"}]
 
 
@@ -156,6 +157,31 @@ def test_errors_are_the_client_s_own(client):
     image = {"type": "image", "source": {"type": "url", "url": "x"}}
     with pytest.raises(anthropic.BadRequestError, match="image"):
         ask(client, messages=[{"role": "user", "content": [image]}])
+
+
+def block(role, **fields):
+    return {"messages": [{"role": role, "content": [fields]}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"output_config": {"format": {"type": "json_schema", "schema": 5}}}, SCHEMA_FIELD),
+        ({"output_config": {"format": {"type": "json_schema"}}}, SCHEMA_FIELD),
+        ({"output_config": {"format": {"schema": {}}}}, "output_config.format.type"),
+        ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"stop_sequences": ["a", ""]}, "stop_sequences[1]"),
+        (block("assistant", type="tool_use", id="a"), "messages[0].content[0].name"),
+        (block("assistant", type="tool_use", name="f", id=1), "messages[0].content[0].id"),
+        (block("user", type="tool_result", tool_use_id=1), "messages[0].content[0].tool_use_id"),
+    ],
+)
+def test_errors_name_the_field_that_was_sent(client, fields, where):
+    with pytest.raises(anthropic.BadRequestError) as bad:
+        ask(client, extra_body=fields)
+    message = bad.value.body["error"]["message"]
+    assert message.startswith((f"{where}: ", f"{where} ")), message
 
 
 def test_an_error_in_a_stream_is_raised(serve):

@@ -247,8 +247,8 @@ def test_slow_grammars_keep_nobody_waiting(monkeypatch):
             assert "longer than" in error["message"]
 
 
-# Its first letters are cheap. What follows may have the sixteen numbers in any order, so the product
-# of their automata has 2^16 states: more than llguidance's bound for a step.
+# Its first letters are cheap. Behind them come sixteen numbers in any order, so that the product
+# of their automata has 2^16 states: more than llguidance allows for a step.
 LATER = 'start: "abcdefgh" DIGITS\nDIGITS: ' + " & ".join(f"/a.*{i}.*/" for i in range(16))
 
 

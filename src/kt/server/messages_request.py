@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kt.server.chat_request import MAX_MESSAGES, ChatRequest
 from kt.server.errors import ApiError
-from kt.server.schemas import MAX_STOPS, MAX_TOKENS, StrictModel
-from kt.server.tool_schemas import MAX_TOOLS, NAME, JsonSchema
+from kt.server.schemas import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_TOKENS, StrictModel
+from kt.server.tool_schemas import MAX_TOOLS, NAME, ArgumentSchema, JsonSchema
 from kt.server.translate import text_of, validated
+
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
 class Turn(StrictModel):
@@ -23,7 +25,7 @@ class Turn(StrictModel):
 class MessagesTool(StrictModel):
     name: str = Field(pattern=NAME)
     description: str | None = None
-    input_schema: JsonSchema
+    input_schema: ArgumentSchema
     type: Literal["custom"] = "custom"
     harmless = frozenset(
         {"cache_control", "strict", "input_examples", "eager_input_streaming", "allowed_callers"}
@@ -35,14 +37,25 @@ class MessagesToolChoice(StrictModel):
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
+    @model_validator(mode="after")
+    def _has_name(self) -> MessagesToolChoice:
+        if self.type == "tool" and self.name is None:
+            raise ValueError("type 'tool' needs a name")
+        return self
+
 
 class Thinking(StrictModel):
     type: Literal["enabled", "disabled", "adaptive"]
     harmless = frozenset({"budget_tokens", "display"})
 
 
+class OutputFormat(StrictModel):
+    type: Literal["json_schema"]
+    schema_: JsonSchema = Field(alias="schema")
+
+
 class OutputConfig(StrictModel):
-    format: dict[str, Any] | None = None
+    format: OutputFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     harmless = frozenset({"task_budget"})
 
@@ -110,8 +123,8 @@ class CountRequest(StrictModel):
         effort = "xhigh" if config.effort == "max" else config.effort
         if config.format is None:
             return {"reasoning_effort": effort}
-        schema = {"name": "answer", "schema": config.format.get("schema")}
-        form = {"type": config.format.get("type"), "json_schema": schema}
+        schema = {"schema": config.format.schema_}
+        form = {"type": config.format.type, "json_schema": schema}
         return {"reasoning_effort": effort, "response_format": form}
 
     def _messages(self) -> Iterator[dict[str, Any]]:
@@ -132,7 +145,7 @@ class MessagesRequest(CountRequest):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, le=1 << 20)
-    stop_sequences: list[str] = Field([], max_length=MAX_STOPS)
+    stop_sequences: list[StopText] = Field([], max_length=MAX_STOPS)
     stream: bool = False
 
     def _fields(self) -> dict[str, Any]:
@@ -158,17 +171,16 @@ def _said(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
     """An assistant's turn."""
     texts, thoughts, calls = [], [], []
     for index, block in enumerate(blocks):
-        kind = block.get("type")
+        kind, place = block.get("type"), f"{where}[{index}]"
         if kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))
         elif kind == "tool_use":
-            function = {
-                "name": block.get("name"),
-                "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False),
-            }
-            calls.append({"id": block.get("id", ""), "type": "function", "function": function})
+            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+            function = {"name": _string(block, "name", place), "arguments": arguments}
+            call = {"id": _string(block, "id", place), "type": "function", "function": function}
+            calls.append(call)
         elif kind != "redacted_thinking":
-            texts.append(_text(block, f"{where}[{index}]"))
+            texts.append(_text(block, place))
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
@@ -184,11 +196,19 @@ def _heard(blocks: list[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]
         place = f"{where}[{index}]"
         if block.get("type") == "tool_result":
             content = text_of(block.get("content", ""), ("text",), f"{place}.content")
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+            answered = _string(block, "tool_use_id", place)
+            yield {"role": "tool", "tool_call_id": answered, "content": content}
         else:
             texts.append(_text(block, place))
     if texts or not blocks:
         yield {"role": "user", "content": "\n".join(texts)}
+
+
+def _string(block: dict[str, Any], key: str, where: str) -> str:
+    value = block.get(key)
+    if not isinstance(value, str):
+        raise ApiError(400, f"{where}.{key} must be a text", param=f"{where}.{key}")
+    return value
 
 
 def _text(block: dict[str, Any], where: str) -> str:
