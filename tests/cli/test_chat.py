@@ -99,7 +99,10 @@ def test_options_reach_the_server(home):
     assert result["prompt_tokens"] == 4 + 2 + 5
     refused = kt_chat(home, "--model", "gpt-4", "hi")
     assert refused.returncode == 1
-    assert "'gpt-4' is not served here" in refused.stderr
+    assert refused.stderr.splitlines() == [
+        "error: the model 'gpt-4' is not served here; ask for 'fake-1b'",
+        "Leave out --model, or give the name of the one that is served",
+    ]
 
 
 @pytest.fixture

@@ -216,11 +216,14 @@ def _gone() -> ServerGone:
 
 
 def _refusal(status: int, text: str) -> Refused:
+    hint = "give the key with --api-key" if status == 401 else ""
     try:
-        message = str(json.loads(text)["error"]["message"])
+        error = json.loads(text)["error"]
+        message = str(error["message"])
+        if error.get("code") == "model_not_found":  # it names the one that is
+            hint = "leave out --model, or give the name of the one that is served"
     except OTHER_FORM:
         message = f"the server answered with status {status}"
-    hint = "give the key with --api-key" if status == 401 else ""
     return Refused(message, hint=hint)
 
 

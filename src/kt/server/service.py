@@ -36,7 +36,7 @@ class Service:
     def check_model(self, name: str) -> None:
         """Raises ApiError unless `name` is one of the served model's."""
         if name != self.model and name not in self.info.get("aliases", ()):
-            message = f"the model {name[:256]!r} is not served here; {self.model!r} is"
+            message = f"the model {name[:256]!r} is not served here; ask for {self.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     async def turn(self, body: ChatRequest, limit: int | None = None) -> chat.Turn:
