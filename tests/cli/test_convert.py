@@ -80,6 +80,28 @@ def test_json(kt, model, tmp_path):
     server.close()
 
 
+def test_a_second_time_there_is_nothing_to_do(kt, model, tmp_path):
+    dest = tmp_path / "packed"
+    command = ("convert", model, dest, "--format", "int8")
+    status, out, err = kt(*command)
+    assert status == 0 and "lready" not in err and "warning" not in err
+    before = {path: path.stat().st_mtime_ns for path in dest.iterdir()}
+    notes = dest / "notes.txt"
+    for path in (notes, dest / ".gitattributes"):
+        path.write_text("mine")
+    again = kt(*command)
+    assert again[:2] == (0, out)
+    warning, line = again[2].splitlines()[0], again[2].splitlines()[-1]
+    assert warning.startswith(f"warning: {dest} ") and warning.endswith(" does not read: notes.txt")
+    assert line.startswith("Already converted, nothing to do: ") and f"kt run {dest}" in line
+    assert "Converting" not in again[2]
+    assert json.loads(kt(*command, "--json")[1])["already_converted"] is True
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert notes.read_text() == "mine"
+    fresh = kt("convert", model, tmp_path / "fresh", "--format", "int8", "--json")[1]
+    assert json.loads(fresh)["already_converted"] is False
+
+
 def test_sizes_for_people(kt, model, tmp_path):
     status, out, err = kt("convert", model, tmp_path / "to", "--format", "int4", "--dry-run")
     assert status == 0 and "I4_G32" in out and "in 4 files" in out

@@ -106,8 +106,12 @@ def convert(
     if dry_run:
         convert_view.show_sizes(conversion, as_json=as_json)
         return
-    manifest = _run(conversion, folder, entry.name, threads, calibration)
-    convert_view.show_report(manifest, folder, as_json=as_json)
+    manifest, already = _run(conversion, folder, entry.name, threads, calibration)
+    strangers = conversion.strangers(folder)
+    if strangers:
+        names = ", ".join(strangers[:5]) + (", ..." if len(strangers) > 5 else "")
+        render.warn(f"{folder} also holds what kt did not write and does not read: {names}")
+    convert_view.show_report(manifest, folder, already=already, as_json=as_json)
 
 
 def _folder(dest: str) -> Path:
@@ -155,7 +159,8 @@ def _locate(entry: Entry, dry_run: bool) -> Path:
 
 def _run(
     conversion: Conversion, dest: Path, name: str, threads: int | None, text: Path | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
+    """The manifest, and whether there was nothing to do."""
     from kt.convert.calibration import Calibration
     from kt.kernels.library import load
     from kt.machine.survey import survey
@@ -166,17 +171,21 @@ def _run(
     library = load(variant)
     conversion.calibration = Calibration(text, library) if text else None
     workers = limited(machine.worker_cpus, threads, f"--threads {threads}")
+    manifest = conversion.finished(dest)
+    if manifest is not None:
+        return manifest, True
     importance = None
     try:
-        if conversion.calibration and not conversion.finished(dest):
+        if conversion.calibration:
             with render.progress(f"Reading {text} with {name}", unit="pieces") as update:
                 measure = conversion.calibration.measure
                 importance = measure(conversion.checkpoint, machine, update)
         with render.progress(f"Converting {name}") as update:
             count = len(workers.value)
-            return conversion.run(
+            manifest = conversion.run(
                 dest, library, threads=count, progress=update, importance=importance
             )
+            return manifest, False
     except KeyboardInterrupt:
         render.note("Stopped. The same command continues the conversion.")
         raise

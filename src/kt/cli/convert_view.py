@@ -48,8 +48,8 @@ def show_sizes(conversion: Conversion, *, as_json: bool) -> None:
         render.note("Embeddings and output head get 8 bits, routers stay float32.")
 
 
-def show_report(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> None:
-    """The relative error by file, and the worst tensors."""
+def show_report(manifest: dict[str, Any], folder: Path, *, already: bool, as_json: bool) -> None:
+    """The relative error by file, and the worst tensors. already: nothing was to be done."""
     from kt.convert import report
 
     layers, worst = report.layers(manifest), report.worst(manifest)
@@ -57,7 +57,8 @@ def show_report(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> Non
     if as_json:
         keys = ("format", "group", "experts_only", "calibration", "kt_version", "source")
         facts = {key: manifest[key] for key in keys}
-        render.json({**facts, "bytes": total, "layers": layers, "worst": worst})
+        state = {"already_converted": already, "bytes": total}
+        render.json({**facts, **state, "layers": layers, "worst": worst})
         return
     rows = [
         (
@@ -72,7 +73,8 @@ def show_report(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> Non
     if worst:
         cells = [(_error(row["relative_error"]), row["format"], row["tensor"]) for row in worst]
         render.table(_WORST, cells, title="\nWorst tensors")
-    render.note(f"\n{format_bytes(total)} in {folder}. Try it: kt run {folder}")
+    done = "Already converted, nothing to do: " if already else ""
+    render.note(f"\n{done}{format_bytes(total)} in {folder}. Try it: kt run {folder}")
 
 
 def show_verified(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> None:

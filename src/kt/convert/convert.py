@@ -21,7 +21,7 @@ from kt.models import families
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.dequantize import dequantize
 from kt.weights.mapped import forget
-from kt.weights.packed_folder import ORDERED, PLAIN
+from kt.weights.packed_folder import MANIFEST, ORDERED, PLAIN
 
 Progress = Callable[[int, int], None]
 
@@ -100,9 +100,18 @@ class Conversion:
                 self._write(destination, Packer(library, threads, importance), report)
         return destination.identity | {"files": destination.files}
 
-    def finished(self, folder: Path) -> bool:
-        """Whether this conversion is all in `folder`. Raises UsageError if something else is."""
-        return self._is_whole(Destination(folder, self._identity))
+    def finished(self, folder: Path) -> dict[str, Any] | None:
+        """The manifest, if this conversion is all in `folder`. Raises UsageError if another is."""
+        destination = Destination(folder, self._identity)
+        whole = self._is_whole(destination)
+        return destination.identity | {"files": destination.files} if whole else None
+
+    def strangers(self, folder: Path) -> list[str]:
+        """What lies in `folder` beside a conversion and is none of it, hidden files excepted."""
+        small = {Path(name).parts[0] for name in small_files(self.checkpoint)}
+        own = {MANIFEST, *small, *(file.name for file in self.files)}
+        names = (path.name for path in folder.iterdir())
+        return sorted(name for name in names if name not in own and not name.startswith("."))
 
     def _is_whole(self, destination: Destination) -> bool:
         names = {file.name for file in self.files}
