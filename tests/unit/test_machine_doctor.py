@@ -52,6 +52,11 @@ def with_memory(**amounts: Any) -> Machine:
     return replace(FINE, memory=replace(FINE.memory, **amounts))
 
 
+def with_node(**measured: Any) -> Machine:
+    (node,) = FINE.nodes
+    return replace(FINE, nodes=(replace(node, **measured),))
+
+
 def test_a_machine_without_trouble_has_no_warning() -> None:
     assert verdicts(FINE) == {}
     assert verdicts(on_cpuid(captured("sapphire_rapids"))) == {}
@@ -79,6 +84,7 @@ def test_a_machine_without_trouble_has_no_warning() -> None:
         (replace(FINE, disk=Disk("/d", 100 * GIB, 1000)), "downloads", "bad"),
         (replace(FINE, gpus=(Gpu(0, "X", 8 * GIB, GIB, "nvml"),)), "gpu 0", "warn"),
         (on_cpuid(captured("numa_not_allowed")), "node 0", "warn"),
+        (with_node(bandwidth=1e10, others=0.4), "node 0", "warn"),
     ],
 )
 def test_one_trouble_is_one_warning(machine: Machine, name: str, verdict: str) -> None:
@@ -97,6 +103,8 @@ def test_one_trouble_is_one_warning(machine: Machine, name: str, verdict: str) -
         replace(FINE, disk=Disk("/d", 1000 * GIB, 500 * GIB)),
         on_cpuid(captured("numa_cpuless")),
         on_cpuid(captured("raptor_lake")),
+        with_node(bandwidth=1e10, others=0.05),
+        with_node(bandwidth=1e10),
     ],
 )
 def test_what_is_fine_is_no_warning(machine: Machine) -> None:
@@ -137,6 +145,26 @@ def test_the_report() -> None:
     assert sections[:-1] == ["CPU", "Threads", "Memory", "NUMA", "GPU", "Disk"]
     assert "GB/s" in done.stdout and "kernel variant" in done.stdout
     assert not any(line.endswith(" ") for line in done.stdout.splitlines())
+
+
+def test_a_bandwidth_that_others_have_a_share_in_is_a_warning() -> None:
+    busy = [sys.executable, "-c", "while True: pass"]
+    hogs = [subprocess.Popen(busy) for _ in os.sched_getaffinity(0)]
+    try:
+        done = kt("doctor", "--json")
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    report = json.loads(done.stdout)
+    machine = Machine.from_json(report["machine"])
+    taken = sum(len(node.cpus) * (node.others or 0) for node in machine.nodes)
+    allowed = min(len(hogs), machine.cgroup.quota or len(hogs))
+    assert taken > allowed / 4
+    lines = [line for line in report["verdicts"] if "GB/s while other programs" in line["value"]]
+    disturbed = [node for node in machine.nodes if (node.others or 0) > 0.1]
+    assert [line["name"] for line in lines] == [f"node {node.id}" for node in disturbed]
+    assert all(line["verdict"] == "warn" and "again" in line["advice"] for line in lines)
 
 
 def test_the_json_report() -> None:

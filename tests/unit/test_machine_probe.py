@@ -7,13 +7,15 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cffi import FFI
 
-from kt.machine import cpu, probe, probe_abi
+from kt.machine import bandwidth, cpu, probe, probe_abi
 from kt.machine.probe import Probe
 from kt.machine.survey import survey
+from kt.machine.tree import Tree
 from kt.units import MIB
 
 HEADER = Path(__file__).parents[2] / "native" / "probe" / "probe.h"
@@ -91,6 +93,43 @@ def test_the_survey_measures_every_node_with_workers() -> None:
     workers = set(machine.worker_cpus.value)
     for node in machine.nodes:
         assert (node.bandwidth is not None) == bool(workers & set(node.cpus))
+
+
+def stat(**ticks: int) -> str:
+    """/proc/stat of two CPUs: busy ones by name of what they did, idle and iowait beside."""
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest")
+    line = " ".join(str(ticks.get(name, 0)) for name in names)
+    return f"cpu  {line} 0\ncpu0 {line} 0\ncpu1 {' '.join('0' * len(names))} 0\nintr 1\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "others"),
+    [
+        ({}, 0.0),
+        ({"idle": 900, "iowait": 900, "guest": 90}, 0.0),
+        ({"user": 10, "nice": 10, "system": 10, "irq": 10, "softirq": 5, "steal": 5}, 0.25),
+        ({"user": 400}, 1.0),
+    ],
+)
+def test_what_others_take_meanwhile(
+    after: dict[str, int], others: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A second of two CPUs, of which this process has half of one."""
+    (tmp_path / "proc").mkdir()
+    at = tmp_path / "proc/stat"
+    at.write_text(stat(user=1000))
+    own, clock = iter((5.0, 5.5)), iter((7.0, 8.0))
+    times = SimpleNamespace(process_time=lambda: next(own), monotonic=lambda: next(clock))
+    monkeypatch.setattr(bandwidth, "time", times)
+    monkeypatch.setattr(bandwidth, "os", SimpleNamespace(sysconf={"SC_CLK_TCK": 100}.__getitem__))
+    watch = bandwidth._Watch(Tree(tmp_path), (0, 1))
+    at.write_text(stat(**{**after, "user": 1050 + after.get("user", 0)}))
+    assert watch.others() == others
+
+
+def test_where_the_kernel_does_not_tell_of_others(tmp_path: Path) -> None:
+    watch = bandwidth._Watch(Tree(tmp_path), (0, 1))
+    assert watch.others() is None
 
 
 def test_without_the_library_the_kernels_flags_are_used(

@@ -14,6 +14,8 @@ from kt.units import GIB, Choice, format_bytes
 
 Verdict = Literal["ok", "warn", "bad"]
 
+DISTURBED = 0.1
+"""Others' part of the CPUs' time above which a measured bandwidth is not the memory's."""
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
@@ -162,6 +164,13 @@ def _node(machine: Machine, node: Node) -> Line:
         return Line("NUMA", name, value, "warn", advice)
     if not node.cpus and node.id not in numa.memory_nodes(machine.nodes):
         return Line("NUMA", name, value + "; memory without CPUs is left unused")
+    if node.others is not None and node.others > DISTURBED:
+        value += f" while other programs took {100 * node.others:.0f} % of the CPUs' time"
+        advice = (
+            "So this is less than memory can give, and kt will be slower as long as they run. "
+            "`top` names them; measure again when they have ended."
+        )
+        return Line("NUMA", name, value, "warn", advice)
     return Line("NUMA", name, value)
 
 

@@ -64,7 +64,8 @@ class Cgroup:
 class Node:
     """A NUMA node. `total` is 0 on a node without memory, `cpus` empty on one without CPUs (online
     CPUs only). allowed: this process may have memory there. distances: (node id, distance), 10 is
-    local. bandwidth: measured read bandwidth of its CPUs together, bytes per second, or None."""
+    local. bandwidth: measured read bandwidth of its CPUs together, bytes per second, or None.
+    others: the part of its CPUs' time that other programs had meanwhile, 0 to 1, or None."""
 
     id: int
     cpus: tuple[int, ...]
@@ -73,6 +74,7 @@ class Node:
     allowed: bool
     distances: tuple[tuple[int, int], ...]
     bandwidth: float | None = None
+    others: float | None = None
 
 
 @dataclass(frozen=True)
