@@ -32,6 +32,9 @@ VERIFIED = "kt-verified.json"
 """In a repository's cache folder: blob name -> [bytes, modification time in ns] when its hash was
 right."""
 
+STOPPED = "what has arrived stays, and the same command goes on from there"
+"""What an interrupt means for a download."""
+
 Progress = Callable[[int, int], None]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import kt as kt_package
-from kt.cli import app
+from kt.cli import app, interrupt
 from kt.errors import DoesNotFit, DownloadError, KtError, MachineError, ModelError, UsageError
 from tests import installed
 
@@ -134,6 +134,17 @@ def test_an_interrupt_is_one_line(failing: object, capsys: pytest.CaptureFixture
     failing(KeyboardInterrupt())  # type: ignore[operator]
     assert app.run(["models"]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_says_what_it_means(
+    failing: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as stop:
+        with interrupt.means("nothing is whole"), interrupt.means("[half] of it stays"):
+            raise KeyboardInterrupt
+    failing(stop.value)  # type: ignore[operator]
+    assert app.run(["models"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "interrupted; [half] of it stays\n"
 
 
 def test_an_interrupt_that_an_import_turned_into_an_error(

@@ -48,6 +48,22 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_gguf(tmp_path_factory.mktemp("dense") / "tiny.Q4_0.gguf")
 
 
+def test_an_interrupt_says_that_there_is_no_result(
+    run: Run, dense: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    for module in (model, experts, attention):
+        monkeypatch.setattr(module, "bench", stop)
+    for command in ([str(dense)], ["experts", *LAYER, "--format", "int4"], ["attention"]):
+        status, out, err = run(*command)
+        assert (status, out) == (130, "")
+        assert err.endswith(
+            "interrupted; results are shown when all is measured, so there are none\n"
+        )
+
+
 def check_point(point: dict[str, Any]) -> None:
     """What every point has, and that its parts agree with each other."""
     seconds, reached, limits = point["seconds"], point["reached"], point["floors"]

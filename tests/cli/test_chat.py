@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from kt.chat.client import Client
 from kt.cli import app
 from kt.server import state
 from tests import installed
@@ -117,6 +118,16 @@ def ask_at(tmp_path, monkeypatch, capsys):
         return app.run(["chat", "--url", url, "hi"]), *capsys.readouterr()
 
     return ask
+
+
+def test_ctrl_c_in_the_only_answer(home, ask_at, monkeypatch):
+    def stopped(self, body, measures):
+        yield "Hel"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "stream", stopped)
+    told = ask_at(state.read(home).url)
+    assert told == (130, "Hel\n", "interrupted; the answer is not whole\n")
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/health"])

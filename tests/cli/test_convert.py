@@ -185,8 +185,8 @@ def test_ctrl_c_leaves_what_the_same_command_continues(kt, tmp_path):
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]
-    assert process.returncode in (130, -signal.SIGINT), err
-    assert "The same command continues the conversion" in err and "Traceback" not in err
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "interrupted; the same command continues the conversion"
     assert not list(dest.glob("*.partial"))
     done = {p: p.stat().st_mtime_ns for p in dest.glob("layer*.safetensors")}
     assert 2 <= len(done) < 20

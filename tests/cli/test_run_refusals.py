@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kt import download
 from kt.cli import app
 from kt.units import GIB
 from tests.tiny import tiny_gguf, tiny_llama
@@ -231,6 +232,19 @@ def test_offline_without_a_copy(run: Run) -> None:
     status, _, err = run("owner/not-here", "--dry-run")
     assert status == 2
     assert "owner/not-here is not downloaded yet" in err
+
+
+def test_an_interrupt_of_a_download_says_how_it_goes_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(download, "fetch", stop)
+    status, _, err = run("owner/not-here", "--port", "0")
+    assert status == 130
+    last = "interrupted; what has arrived stays, and the same command goes on from there"
+    assert err.splitlines()[-1] == last
 
 
 def test_json_needs_a_dry_run(run: Run, good: Path) -> None:

@@ -87,7 +87,8 @@ def test_a_server_from_start_to_end(
     server.send_signal(signal.SIGINT)
     assert server.wait(30) == 0
     assert not list((tmp_path / "kt").glob("server-*.json"))
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert log.endswith("\nstopped\n") and "Traceback" not in log
 
 
 def test_a_termination_ends_it_too(server: subprocess.Popen[str], tmp_path: Path) -> None:

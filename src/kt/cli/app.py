@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kt import __version__, settings
-from kt.cli import render
+from kt.cli import interrupt, render
 from kt.cli.command import Command as PlainCommand
 from kt.cli.command import Group
 from kt.errors import EXIT_INTERRUPTED, KtError
@@ -113,28 +113,23 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Runs `argv` (default: the process arguments) and returns the exit status. Never shows a
     traceback unless KT_DEBUG asks for it.
     """
-    status = _run(argv)
-    if status == EXIT_INTERRUPTED:
-        render.interrupted()
-    return status
-
-
-def _run(argv: Sequence[str] | None) -> int:
     try:
         app(args=None if argv is None else list(argv), prog_name="kt")
     except SystemExit as stop:  # typer's own way out: --help, usage errors, typer.Exit
+        if stop.code == EXIT_INTERRUPTED:
+            return _interrupted(stop)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KtError as problem:
         render.error(problem)
         return problem.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as stop:
+        return _interrupted(stop)
     except BrokenPipeError:  # the reader went away (`kt models | head`)
         _drop_output()
         return 1
     except Exception as problem:
-        if _was_interrupted(problem):
-            return EXIT_INTERRUPTED
+        if interrupt.of(problem):
+            return _interrupted(problem)
         if isinstance(problem, OSError) and problem.errno in DISK_FULL:
             _drop_output()
             render.error(KtError(f"cannot write: {_reason(problem)}", hint=FULL_HINT))
@@ -154,11 +149,10 @@ def _reason(problem: OSError) -> str:
     return f"{where}{problem.strerror or problem}"
 
 
-def _was_interrupted(problem: BaseException | None) -> bool:
-    """Modules written in C may turn an interrupt of their import into another error."""
-    while problem is not None and not isinstance(problem, KeyboardInterrupt):
-        problem = problem.__cause__ or problem.__context__
-    return problem is not None
+def _interrupted(problem: BaseException) -> int:
+    what = str(interrupt.of(problem) or "")
+    render.ended(f"interrupted; {what}" if what else "interrupted")
+    return EXIT_INTERRUPTED
 
 
 def _debug() -> bool:

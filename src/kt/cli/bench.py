@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kt.cli import bench_view, options, render, runnable
-from kt.cli.bench_serve import bench_serve
+from kt.cli import bench_view, interrupt, options, render, runnable
+from kt.cli.bench_serve import NO_RESULT, bench_serve
 from kt.cli.command import Command, Group
 from kt.units import Choice
 
@@ -96,7 +96,7 @@ def bench_model(
         threads=threads,
         kv_format=kv_format.value if kv_format else None,
     )
-    with closing(prepared.checkpoint):
+    with closing(prepared.checkpoint), interrupt.means(NO_RESULT):
         with render.progress(f"Loading {entry.name}") as update:
             executor = measure.load(prepared, update)
         with closing(executor):
@@ -198,15 +198,16 @@ def _bench_layer(bench: Callable[..., Report], threads: int | None, variant: str
     machine = _survey()
     chosen = options.chosen_variant(machine, variant)
     cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
-    return bench(
-        load(chosen.value.name),
-        cpus.value,
-        variant=Choice(chosen.value.name, chosen.reason),
-        threads=Choice(len(cpus.value), cpus.reason),
-        cpu=machine.cpu.model,
-        usable=machine.memory.usable,
-        say=render.note,
-    )
+    with interrupt.means(NO_RESULT):
+        return bench(
+            load(chosen.value.name),
+            cpus.value,
+            variant=Choice(chosen.value.name, chosen.reason),
+            threads=Choice(len(cpus.value), cpus.reason),
+            cpu=machine.cpu.model,
+            usable=machine.memory.usable,
+            say=render.note,
+        )
 
 
 def _survey() -> Machine:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kt import settings
-from kt.cli import options, render, runnable
+from kt.cli import interrupt, options, render, runnable
 
 if TYPE_CHECKING:
     from kt.bench.serving import Report
+
+
+NO_RESULT = "results are shown when all is measured, so there are none"
+"""What an interrupt means for a measurement."""
 
 
 def bench_serve(
@@ -41,7 +45,7 @@ def bench_serve(
 
     wanted = serving.Wanted(counts, tokens, repeat)
     given = {"--max-batch": max(counts), "--threads": threads, "--variant": variant}
-    with _server(target, given) as address:
+    with interrupt.means(NO_RESULT), _server(target, given) as address:
         url = find_url(address, settings.load().home, render.note)
         with closing(Client(url, api_key)) as client:
             name = client.model()

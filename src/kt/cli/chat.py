@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import settings, words
-from kt.cli import render
+from kt.cli import interrupt, render
 from kt.errors import UsageError
 
 # For a model whose own files do not say.
@@ -83,7 +83,8 @@ def chat(
         if question is None:
             _converse(session)
         else:
-            _answer(session, question, as_json)
+            with interrupt.means("the answer is not whole"):
+                _answer(session, question, as_json)
     finally:
         client.close()
 

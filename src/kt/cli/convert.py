@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import catalog, settings
-from kt.cli import convert_view, options, render, runnable
+from kt.cli import convert_view, interrupt, options, render, runnable
 from kt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _locate(entry: Entry, dry_run: bool) -> Path:
             )
         return download.fetch(entry, offline=True)
     wanted = settings.load()
-    with render.progress(f"Downloading {entry.repo}") as update:
+    with interrupt.means(download.STOPPED), render.progress(f"Downloading {entry.repo}") as update:
         return download.fetch(
             entry,
             token=wanted.hf_token,
@@ -175,7 +175,7 @@ def _run(
     if manifest is not None:
         return manifest, True
     importance = None
-    try:
+    with interrupt.means("the same command continues the conversion"):
         if conversion.calibration:
             with render.progress(f"Reading {text} with {name}", unit="pieces") as update:
                 measure = conversion.calibration.measure
@@ -186,9 +186,6 @@ def _run(
                 dest, library, threads=count, progress=update, importance=importance
             )
             return manifest, False
-    except KeyboardInterrupt:
-        render.note("Stopped. The same command continues the conversion.")
-        raise
 
 
 def _verify(folder: Path, as_json: bool) -> None:

@@ -103,11 +103,11 @@ def error(problem: KtError) -> None:
         console.print(escape(problem.advice), soft_wrap=True)
 
 
-def interrupted() -> None:
+def ended(line: str) -> None:
     """The last line of a command that Ctrl-C ended."""
     console = stderr()
     # A terminal has shown ^C at the start of this line.
-    console.print("\ninterrupted" if console.is_terminal else "interrupted")
+    console.print(("\n" if console.is_terminal else "") + escape(line), soft_wrap=True)
 
 
 def unexpected(problem: BaseException, *, debug: bool) -> None:

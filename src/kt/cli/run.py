@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kt import catalog, settings, words
-from kt.cli import options, plan_view, render, runnable
+from kt.cli import interrupt, options, plan_view, render, runnable
 from kt.errors import UsageError
 from kt.units import format_bytes
 
@@ -191,7 +191,7 @@ def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: 
         if not download.is_cached(entry):
             raise _no_files(entry, machine)
         return download.fetch(entry, offline=True)
-    with render.progress(f"Downloading {entry.repo}") as update:
+    with interrupt.means(download.STOPPED), render.progress(f"Downloading {entry.repo}") as update:
         return download.fetch(
             entry,
             token=wanted.hf_token,
@@ -241,6 +241,7 @@ def _serve(
     defaults = from_checkpoint(prepared.checkpoint)
     app = create_app(running.engine, running.tokenizer, info, defaults=defaults, **limits)
     serve(app, listener=listener, home=settings.load().home, ready=_ready)
+    render.ended("stopped")
 
 
 def _ready(url: str) -> None:
@@ -260,4 +261,5 @@ def _answer(running: Running, prompt: str) -> None:
         else tokenizer.encode(prompt)
     )
     request = Request(ids, Sampling(max_tokens=PROMPT_TOKENS, temperature=0.0))
-    plan_view.show_answer(running.engine.submit(request))
+    with interrupt.means("the answer is not whole"):
+        plan_view.show_answer(running.engine.submit(request))
