@@ -11,55 +11,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kt import hub_files
 from kt.errors import DownloadError, KtError
 from kt.hub_errors import Unreachable, explained
-from kt.transfer import Damaged, RemoteFile, Transfer, disk_error, has_hash
+from kt.hub_repo import VERIFIED, Repo, cache_folder, find, is_verified, stamp
+from kt.transfer import Damaged, Transfer, disk_error, has_hash
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
     from kt.catalog import Entry
 
 CONNECTIONS = 4
-VERIFIED = "kt-verified.json"
-"""In a repository's cache folder: blob name -> [bytes, modification time in ns] when its hash was
-right."""
-
 STOPPED = "what has arrived stays, and the same command goes on from there"
 """What an interrupt means for a download."""
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass
-class _Repo:
-    """A repository at one commit and its place in the cache."""
-
-    name: str
-    revision: str
-    commit: str
-    files: Mapping[str, RemoteFile]
-    folder: Path
-    token: str | None
-    verified: dict[str, list[int]] = field(default_factory=dict)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {name: file.size for name, file in self.files.items()}
-
-    @property
-    def snapshot(self) -> Path:
-        return self.folder / "snapshots" / self.commit
-
-    def blob(self, name: str) -> Path:
-        return self.folder / "blobs" / self.files[name].etag
 
 
 def fetch(
@@ -82,7 +56,7 @@ def fetch(
     if offline:
         return _from_cache(entry, "HF_HUB_OFFLINE is set")
     try:
-        repo = _list(entry, token)
+        repo = find(entry, token)
     except Unreachable as error:
         path = _from_cache(entry, error.message)
         if warn:
@@ -97,6 +71,42 @@ def fetch(
         raise disk_error(error, repo.folder) from error
 
 
+@dataclass(frozen=True)
+class Preview:
+    """What `fetch` would bring. weights, others: bytes by name. missing: bytes of all of them that
+    are not here yet. folder: where they go.
+    """
+
+    repo: str
+    commit: str
+    weights: Mapping[str, int]
+    others: Mapping[str, int]
+    missing: int
+    folder: Path
+
+
+def preview(entry: Entry, *, token: str | None = None) -> Preview:
+    """Asks the hub only for names and sizes, and nothing is written. Raises as `fetch` does."""
+    repo = find(entry, token)
+    others: list[str] = []
+    if hub_files.wants_gguf(repo.sizes, entry.files):
+        weights = hub_files.gguf_files(repo.sizes, entry.files, repo.name)
+    else:
+        others = hub_files.small_files(repo.sizes)
+        with explained(entry), tempfile.TemporaryDirectory() as folder:
+            if hub_files.INDEX in repo.files:
+                _read_small(repo, hub_files.INDEX, Path(folder))
+            weights = hub_files.safetensors_files(repo.sizes, Path(folder), repo.name)
+    return Preview(
+        repo.name,
+        repo.commit,
+        {name: repo.sizes[name] for name in weights},
+        {name: repo.sizes[name] for name in others},
+        repo.missing([*weights, *others]),
+        repo.folder,
+    )
+
+
 def is_cached(entry: Entry) -> bool:
     """Whether all files that `entry` needs are in the cache (no network, no hashing)."""
     try:
@@ -106,29 +116,7 @@ def is_cached(entry: Entry) -> bool:
     return True
 
 
-def _list(entry: Entry, token: str | None) -> _Repo:
-    """Asks the hub for the commit and for names, sizes and hashes of the files."""
-    from huggingface_hub import HfApi
-
-    assert entry.repo
-    with explained(entry):
-        info = HfApi(token=token).model_info(
-            entry.repo, revision=entry.revision, files_metadata=True, timeout=20
-        )
-    files = {}
-    for item in info.siblings or []:
-        sha256 = item.lfs.sha256 if item.lfs else None
-        files[item.rfilename] = RemoteFile(
-            item.rfilename, item.size or 0, item.blob_id or "", sha256
-        )
-    folder = _cache_folder(entry.repo)
-    revision = entry.revision or "main"
-    repo = _Repo(entry.repo, revision, info.sha or revision, files, folder, token)
-    repo.verified = _read_verified(folder)
-    return repo
-
-
-def _bring(repo: _Repo, entry: Entry, progress: Progress, admit: Callable[[int], None]) -> Path:
+def _bring(repo: Repo, entry: Entry, progress: Progress, admit: Callable[[int], None]) -> Path:
     if hub_files.wants_gguf(repo.sizes, entry.files):
         weights = hub_files.gguf_files(repo.sizes, entry.files, repo.name)
     else:
@@ -145,7 +133,7 @@ def _bring(repo: _Repo, entry: Entry, progress: Progress, admit: Callable[[int],
     return repo.snapshot / weights[0] if weights[0].endswith(".gguf") else repo.snapshot
 
 
-def _bring_files(repo: _Repo, names: Sequence[str], progress: Progress) -> None:
+def _bring_files(repo: Repo, names: Sequence[str], progress: Progress) -> None:
     """Makes every file present, verified and linked into the snapshot."""
     total = sum(repo.files[name].size for name in names)
     lock, done, stop = threading.Lock(), [0], threading.Event()
@@ -157,7 +145,7 @@ def _bring_files(repo: _Repo, names: Sequence[str], progress: Progress) -> None:
 
     missing = []
     for name in names:
-        if _is_verified(repo, name):
+        if is_verified(repo, name):
             advance(repo.files[name].size)
         else:
             missing.append(name)
@@ -175,11 +163,30 @@ def _bring_files(repo: _Repo, names: Sequence[str], progress: Progress) -> None:
     _write_verified(repo)
 
 
+def _read_small(repo: Repo, name: str, folder: Path) -> None:
+    """Puts one file into `folder`, outside of the cache."""
+
+    def nobody(count: int) -> None:
+        pass
+
+    url, headers = _address(repo, name)
+    file, never = repo.files[name], threading.Event()
+    Transfer(url, folder / name, file, headers=headers, advance=nobody, stop=never).run()
+
+
+def _address(repo: Repo, name: str) -> tuple[str, dict[str, str]]:
+    """A file's URL, and the headers that go with it."""
+    from huggingface_hub import get_token, hf_hub_url
+
+    token = repo.token or get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return hf_hub_url(repo.name, name, revision=repo.commit), headers
+
+
 def _bring_file(
-    repo: _Repo, name: str, advance: Callable[[int], None], stop: threading.Event
+    repo: Repo, name: str, advance: Callable[[int], None], stop: threading.Event
 ) -> None:
     from filelock import FileLock
-    from huggingface_hub import get_token, hf_hub_url
 
     if stop.is_set():
         return
@@ -187,9 +194,7 @@ def _bring_file(
     blob.parent.mkdir(parents=True, exist_ok=True)
     lock = repo.folder.parent / ".locks" / repo.folder.name / f"{file.etag}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
-    url = hf_hub_url(repo.name, name, revision=repo.commit)
-    token = repo.token or get_token()
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url, headers = _address(repo, name)
     with FileLock(lock):  # two processes may want the same model
         if blob.exists():
             if has_hash(blob, file):
@@ -204,12 +209,8 @@ def _bring_file(
             Transfer(url, blob, file, headers=headers, advance=advance, stop=stop).run()
 
 
-def _check_disk(repo: _Repo, names: Sequence[str]) -> None:
-    needed = 0
-    for name in names:
-        partial = Path(f"{repo.blob(name)}.incomplete")
-        here = [p.stat().st_size for p in (repo.blob(name), partial) if p.exists()]
-        needed += max(0, repo.files[name].size - sum(here))
+def _check_disk(repo: Repo, names: Sequence[str]) -> None:
+    needed = repo.missing(names)
     # Made first: what cannot be made has another reason than a lack of space.
     repo.folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(repo.folder).free
@@ -221,7 +222,7 @@ def _check_disk(repo: _Repo, names: Sequence[str]) -> None:
         )
 
 
-def _link(repo: _Repo, name: str) -> None:
+def _link(repo: Repo, name: str) -> None:
     """snapshots/COMMIT/NAME -> the blob, as the hub library lays out its cache."""
     pointer = repo.snapshot / name
     if pointer.exists():
@@ -235,7 +236,7 @@ def _link(repo: _Repo, name: str) -> None:
         shutil.copy2(blob, pointer)
 
 
-def _drop_stale_partials(repo: _Repo) -> None:
+def _drop_stale_partials(repo: Repo) -> None:
     """Partial files of contents that this repository no longer has."""
     current = {f"{file.etag}.incomplete" for file in repo.files.values()}
     for partial in (repo.folder / "blobs").glob("*.incomplete"):
@@ -243,45 +244,21 @@ def _drop_stale_partials(repo: _Repo) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _is_verified(repo: _Repo, name: str) -> bool:
+def _note_verified(repo: Repo, name: str) -> None:
     blob = repo.blob(name)
-    return blob.exists() and repo.verified.get(blob.name) == _stamp(blob)
+    repo.verified[blob.name] = stamp(blob)
 
 
-def _note_verified(repo: _Repo, name: str) -> None:
-    blob = repo.blob(name)
-    repo.verified[blob.name] = _stamp(blob)
-
-
-def _stamp(blob: Path) -> list[int]:
-    status = blob.stat()
-    return [status.st_size, status.st_mtime_ns]
-
-
-def _read_verified(folder: Path) -> dict[str, list[int]]:
-    try:
-        document = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # nothing verified yet: everything is hashed
-    return document if isinstance(document, dict) else {}
-
-
-def _write_verified(repo: _Repo) -> None:
+def _write_verified(repo: Repo) -> None:
     temporary = repo.folder / f"{VERIFIED}.{os.getpid()}"
     temporary.write_text(json.dumps(repo.verified), encoding="utf-8")
     os.replace(temporary, repo.folder / VERIFIED)
 
 
-def _cache_folder(repo: str) -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
-
-
 def _from_cache(entry: Entry, why: str) -> Path:
     """What the cache holds of `entry`, complete. Raises DownloadError that begins with `why`."""
     assert entry.repo
-    folder = _cache_folder(entry.repo)
+    folder = cache_folder(entry.repo)
     revision = entry.revision or "main"
     ref = folder / "refs" / revision
     snapshot = folder / "snapshots" / (ref.read_text().strip() if ref.is_file() else revision)

@@ -231,7 +231,8 @@ def test_offline_without_a_copy(run: Run) -> None:
     assert "HF_HUB_OFFLINE is set, and owner/not-here is not in the cache" in err
     status, _, err = run("owner/not-here", "--dry-run")
     assert status == 2
-    assert "owner/not-here is not downloaded yet" in err
+    assert "owner/not-here is not downloaded yet, and HF_HUB_OFFLINE keeps kt from asking" in err
+    assert err.splitlines()[-1].startswith("Connect and unset HF_HUB_OFFLINE")
 
 
 def test_an_interrupt_of_a_download_says_how_it_goes_on(

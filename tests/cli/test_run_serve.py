@@ -130,6 +130,41 @@ def test_a_model_from_the_hub(tmp_path: Path, environment: dict[str, str]) -> No
     assert again.stdout == done.stdout
 
 
+def test_a_dry_run_of_what_is_on_the_hub(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Of an index and three files, of which it names two; nothing of them is kept."""
+    parts = {f"model-0000{i}-of-00002.safetensors": bytes(2000 + i) for i in (1, 2)}
+    named = {"weight_map": {str(i): name for i, name in enumerate(parts)}}
+    small = {"model.safetensors.index.json": json.dumps(named).encode(), "config.json": b"{}"}
+    others = {"consolidated.safetensors": bytes(9000), "README.md": b"read me"}
+    cache = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
+
+    def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command("run", "owner/big", "--dry-run", *arguments),
+            env={**environment, **cache, "HF_ENDPOINT": hub.url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    with Hub({"owner/big": Repo({**parts, **small, **others})}) as hub:
+        told, shown = dry_run("--json"), dry_run()
+        assert hub.sent("consolidated.safetensors") == hub.sent("README.md") == []
+        assert not any(sum(hub.sent(name)) for name in parts)
+    assert (told.returncode, shown.returncode) == (0, 0), shown.stderr
+    document = json.loads(told.stdout)
+    assert document["fits"] is None
+    sizes = {name: len(data) for name, data in {**parts, **small}.items()}
+    assert document["download"]["files"] == sizes
+    assert document["download"]["weight_bytes"] == 4003
+    assert document["download"]["missing_bytes"] == sum(sizes.values())
+    assert "2 of weights, 3.9 KiB" in shown.stdout and "2 others" in shown.stdout
+    assert "without --dry-run they are downloaded" in shown.stderr
+    assert not (tmp_path / "hub").exists()
+    hub_gone = dry_run()
+    assert hub_gone.returncode == 6 and "cannot reach the hub" in hub_gone.stderr
+
+
 def test_an_interrupt_while_loading_is_quiet(tmp_path: Path, environment: dict[str, str]) -> None:
     code = (
         "import os, signal, time\nimport kt.engine.launch as launch\n"

@@ -11,6 +11,7 @@ from kt.errors import KtError
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
+    from kt.download import Preview
     from kt.engine.handle import Handle
     from kt.machine.facts import Machine
     from kt.placement.plan import Plan
@@ -67,6 +68,36 @@ def show_plan(plan: Plan, *, as_json: bool, as_result: bool) -> None:
     render.table((("", "left"), ("", "left")), memory, title="Memory", to=console)
     for note in plan.notes:
         render.warn(note)
+
+
+def show_download(found: Preview, machine: Machine, *, as_json: bool) -> None:
+    """What there is to say of a model before its files are here."""
+    weights, others = sum(found.weights.values()), sum(found.others.values())
+    free = machine.disk.free if machine.disk else None
+    if as_json:
+        download = {
+            "repo": found.repo,
+            "commit": found.commit,
+            "files": {**found.weights, **found.others},
+            "weight_bytes": weights,
+            "missing_bytes": found.missing,
+            "folder": str(found.folder),
+            "free_bytes": free,
+        }
+        render.json({"fits": None, "download": download})
+        return
+    rows = [
+        ("files", f"{len(found.weights)} of weights, {format_bytes(weights)}", ""),
+        ("not here yet", format_bytes(found.missing), f"to {found.folder}"),
+        ("free there", "unknown" if free is None else format_bytes(free), ""),
+        ("memory for kt", format_bytes(machine.memory.usable), machine.memory.usable_reason),
+    ]
+    if found.others:
+        rows.insert(1, ("", f"{len(found.others)} others, {format_bytes(others)}", ""))
+    render.facts(f"Download of {found.repo} at {found.commit[:12]}", rows)
+    if free is not None and found.missing > free:
+        render.warn("that is more than is free there; HF_HOME names another disk")
+    render.note("The plan is made from the files: without --dry-run they are downloaded.")
 
 
 @contextmanager

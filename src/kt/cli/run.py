@@ -16,6 +16,7 @@ from kt.units import format_bytes
 
 if TYPE_CHECKING:
     from kt.catalog import Entry
+    from kt.download import Preview
     from kt.engine.launch import Prepared, Running
     from kt.machine.facts import Machine
 
@@ -132,6 +133,10 @@ def run(
         if not as_json:
             plan_view.show_machine(machine)
         path = _locate(entry, wanted, machine, dry_run)
+        if path is None:
+            found = _preview(entry, wanted, machine)
+            plan_view.show_download(found, machine, as_json=as_json)
+            return
         prepared = launch.prepare(
             path,
             machine,
@@ -178,8 +183,10 @@ def _check_serving(forms: dict[str, str | None], cors: list[str], api_keys: list
     check_cors(cors, api_keys)
 
 
-def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: bool) -> Path:
-    """The model's files on this machine, downloaded if need be (never by a dry run)."""
+def _locate(
+    entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: bool
+) -> Path | None:
+    """The model's files on this machine, downloaded if need be; None: not by a dry run."""
     if entry.path is not None:
         return entry.path
     from kt import download
@@ -188,9 +195,7 @@ def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: 
     if entry.size_bytes and not (dry_run and download.is_cached(entry)):
         admit(entry.size_bytes, machine, entry.name)
     if dry_run:
-        if not download.is_cached(entry):
-            raise _no_files(entry, machine)
-        return download.fetch(entry, offline=True)
+        return download.fetch(entry, offline=True) if download.is_cached(entry) else None
     with interrupt.means(download.STOPPED), render.progress(f"Downloading {entry.repo}") as update:
         return download.fetch(
             entry,
@@ -202,6 +207,18 @@ def _locate(entry: Entry, wanted: settings.Settings, machine: Machine, dry_run: 
         )
 
 
+def _preview(entry: Entry, wanted: settings.Settings, machine: Machine) -> Preview:
+    """What a dry run tells of a model that is not here. Raises DoesNotFit, DownloadError."""
+    from kt import download
+    from kt.placement.plan import admit
+
+    if wanted.offline:
+        raise _no_files(entry, machine)
+    found = download.preview(entry, token=wanted.hf_token)
+    admit(sum(found.weights.values()), machine, entry.name)
+    return found
+
+
 def _no_files(entry: Entry, machine: Machine) -> UsageError:
     """Without its files there is no plan, but the catalogue may know how large the weights are."""
     known = ""
@@ -209,8 +226,9 @@ def _no_files(entry: Entry, machine: Machine) -> UsageError:
         usable = format_bytes(machine.memory.usable)
         known = f" (weights of {format_bytes(entry.size_bytes)}; kt may use {usable} of memory)"
     return UsageError(
-        f"{entry.repo} is not downloaded yet{known}, and a plan is made from its files",
-        hint="Leave --dry-run out to download it; what cannot fit is refused before.",
+        f"{entry.repo} is not downloaded yet{known}, and HF_HUB_OFFLINE keeps kt from asking the "
+        "hub about it",
+        hint="Connect and unset HF_HUB_OFFLINE, or give the path of a model on this machine.",
     )
 
 
