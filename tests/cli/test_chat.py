@@ -88,7 +88,8 @@ def test_json_has_the_counts(home):
     assert result["prompt_tokens"] == 4 + len("sum up\n\none\ntwo\nthree")
     assert result["completion_tokens"] == len(ANSWER.encode()) + 1
     assert result["first_token_seconds"] > 0
-    assert result["tokens_per_second"] > 0
+    rate = result["tokens_per_second"]
+    assert rate is None or rate <= result["completion_tokens"] / 0.1
 
 
 def test_options_reach_the_server(home):
@@ -302,7 +303,7 @@ def test_a_conversation(home, terminal):
     assert "/save" in terminal.expect("Ctrl-C: stop the answer")
     terminal.say("hi\r")
     # Markdown: no asterisks, a list with its numbers; then the measures.
-    shown = terminal.expect(r"(\d+) tokens · [\d.]+ tokens/s · first after [\d.]+ s")
+    shown = terminal.expect(r"(\d+) tokens · ([\d.]+ tokens/s · )?first after [\d.]+ s")
     assert re.search(r"Hello world 🙂", shown)
     assert re.search(r" 1 one\s", shown)
     assert f"{len(ANSWER.encode()) + 1} tokens" in shown
@@ -329,9 +330,9 @@ def test_system_clear_and_regenerate(home, terminal):
     terminal.say("/regenerate\r")
     terminal.expect("there is no question yet")
     terminal.say("/etc/hosts is what\r")
-    terminal.expect("tokens/s")
+    terminal.expect("first after")
     terminal.say("/regenerate\r")
-    terminal.expect("tokens/s")
+    terminal.expect("first after")
     terminal.say("/save a.md\r")
     terminal.expect("saved a.md")
     assert (home / "a.md").read_text() == (
@@ -351,7 +352,7 @@ def test_several_lines(home, terminal):
     terminal.say("one\\\r")
     terminal.type("two\x1b\r")
     terminal.type("three\r")
-    terminal.expect("tokens/s")
+    terminal.expect("first after")
     terminal.say("/save lines.json\r")
     terminal.expect("saved lines.json")
     saved = json.loads((home / "lines.json").read_text())["messages"]
@@ -361,7 +362,7 @@ def test_several_lines(home, terminal):
 def test_what_was_typed_is_remembered_for_its_owner(home):
     first = Terminal(home)
     first.say("remember this\r")
-    first.expect("tokens/s")
+    first.expect("first after")
     first.say("/quit\r")
     assert first.finish() == 0
     first.close()
@@ -371,7 +372,7 @@ def test_what_was_typed_is_remembered_for_its_owner(home):
     second = Terminal(home)
     second.say("\x1b[A\x1b[A\r")  # up twice: before /quit
     second.expect("remember this")
-    second.expect("tokens/s")
+    second.expect("first after")
     second.close()
 
 
@@ -434,7 +435,7 @@ def test_a_signal_at_the_prompt_is_like_ctrl_c(terminal):
 
 def test_ctrl_c_drops_a_line_that_was_begun(home, terminal):
     terminal.say("what I mis\x03hello\r")
-    assert "leaves" not in terminal.expect("tokens/s")
+    assert "leaves" not in terminal.expect("first after")
     terminal.say("/save begun.json\r")
     terminal.expect("saved begun.json")
     messages = json.loads((home / "begun.json").read_text())["messages"]
@@ -460,7 +461,7 @@ def test_ways_to_say_a_command(home, terminal):
 def test_a_question_that_is_no_utf_8(home, terminal):
     terminal.expect("\n>")
     os.write(terminal.fd, b"h\xfc\r")
-    terminal.expect("tokens/s")
+    terminal.expect("first after")
     terminal.say("/quit\r")
     assert terminal.finish() == 0
 

@@ -131,6 +131,32 @@ def test_markdown_is_formatted():
     assert re.search(r"Head\n+Some bold text\.\n+ a = 1\n+ b = 2\n+End", text)
 
 
+@pytest.mark.parametrize("colours", ["standard", "truecolor"])
+def test_code_has_the_terminal_s_own_ground(colours):
+    """And no colour that is invisible on one of black or of white."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=60, color_system=colours, _environ={})
+    before = console.get_style("markdown.code")
+    view = MarkdownView(console)
+    view.add("Some `x = 1`:\n\n```python\ndef f(a):\n    # note\n    return 'b'\n```\n\n")
+    view.add("```\nplain\n```\n")
+    view.close()
+    assert "def" in screen.getvalue() and "plain" in screen.getvalue()
+    for codes, text in re.findall(r"\x1b\[([0-9;]*)m([^\x1b]*)", screen.getvalue()):
+        numbers = {int(code) for code in codes.split(";") if code}
+        assert not numbers & {*range(40, 50), *range(100, 108), 38}, (codes, text)
+        assert not text.strip() or not numbers & {30, 37, 97}, (codes, text)
+    assert console.get_style("markdown.code") == before
+
+
+@pytest.mark.parametrize(
+    ("tokens", "decode", "rate"),
+    [(51, 0.5, 100.0), (8, 0.1, 70.0), (7, 0.5, None), (40, 0.01, None), (0, 0.0, None)],
+)
+def test_a_rate_is_told_where_there_is_enough_to_measure(tokens, decode, rate):
+    assert Measures(tokens=tokens, decode=decode).rate == pytest.approx(rate)
+
+
 def test_plain_text_ends_with_one_newline():
     for text in ("a", "a\n", "[bold]a[/]\n"):
         file = io.StringIO()

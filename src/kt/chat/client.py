@@ -22,6 +22,8 @@ ANSWER_SECONDS = 1800.0
 """Between two pieces of an answer: a long prompt on a slow machine takes its time."""
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading an answer raises that is not in the API's form."""
+RATE_TOKENS, RATE_SECONDS = 8, 0.1
+"""Of a shorter answer the rate is that of sockets and screens, not of the model."""
 ANSWER_TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
 START_HINT = "start one in another terminal with: kt run MODEL"
 OR_TINY = ", or ask the model inside kt: kt chat --model tiny"
@@ -68,8 +70,9 @@ class Measures:
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second after the first one."""
-        return (self.tokens - 1) / self.decode if self.tokens > 1 and self.decode > 0 else None
+        """Tokens per second after the first one; None where too few came, or too fast to tell."""
+        told = self.tokens >= RATE_TOKENS and self.decode >= RATE_SECONDS
+        return (self.tokens - 1) / self.decode if told else None
 
 
 def find_url(

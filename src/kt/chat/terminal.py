@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.markup import escape
 from rich.text import Text
+from rich.theme import Theme
 
 from kt.chat.client import Thought
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 0.1
 THOUGHT_CHARACTERS = 200
+CODE_THEME = "ansi_light"
+"""Of the terminal's own colours those that can be read on a dark ground as well."""
+CODE_STYLES = Theme({"markdown.code": "bold cyan", "markdown.code_block": "cyan"})
+"""On the terminal's ground, where rich's own styles make it black."""
 FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 
 
@@ -61,6 +66,7 @@ class MarkdownView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._console.push_theme(CODE_STYLES)
         self._open = ""  # text of the block that still grows
         self._thought = ""
         self._drawn = 0.0
@@ -75,10 +81,10 @@ class MarkdownView:
         done, self._open = split_blocks(self._open)
         if done:
             self._live.update("")
-            self._console.print(Markdown(done), "")
+            self._console.print(_markdown(done), "")
         now = time.monotonic()
         if done or now - self._drawn >= REFRESH_SECONDS:
-            self._live.update(Markdown(self._open), refresh=True)
+            self._live.update(_markdown(self._open), refresh=True)
             self._drawn = now
 
     def _think(self, text: str) -> None:
@@ -89,8 +95,13 @@ class MarkdownView:
             self._drawn = now
 
     def close(self) -> None:
-        self._live.update(Markdown(self._open), refresh=True)
+        self._live.update(_markdown(self._open), refresh=True)
         self._live.stop()
+        self._console.pop_theme()
+
+
+def _markdown(text: str) -> Markdown:
+    return Markdown(text, code_theme=CODE_THEME)
 
 
 def split_blocks(text: str) -> tuple[str, str]:
