@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from kt.engine import grammar, grammar_trial
 from kt.engine.grammar_source import Words
 from kt.engine.grammar_trial import Trial
 from kt.engine.request import EngineClosed, Grammar, InvalidGrammar
+from kt.placement import budget
 from tests.engine.driving import make_engine
 
 # Whether their intersection is empty takes llguidance time that grows exponentially.
@@ -19,6 +22,12 @@ SLOW = Grammar(
     "json_schema",
     json.dumps({"type": "string", "allOf": [{"pattern": f"a.*{i}"} for i in range(80)]}),
     "guided_json",
+)
+SCHEMA = Grammar(
+    "json_schema",
+    json.dumps(
+        {"properties": {"a": {"pattern": "[a-z]+[0-9]*"}, "b": {"items": {"type": "number"}}}}
+    ),
 )
 WORDS = Words([bytes([i]) for i in range(256)] + [b"<end>"], [256], [256])
 
@@ -118,6 +127,20 @@ def test_an_engine_that_ends_waits_for_no_grammar() -> None:
     assert errors
     with pytest.raises(EngineClosed):
         engine.prepare(Grammar("regex", "[ab]+"))
+
+
+@pytest.mark.parametrize("tokens", [300, 60_000])
+def test_the_plan_counts_the_process(tokens: int) -> None:
+    """What it has for itself once it has compiled something."""
+    words = [b"%c%c" % (97 + i % 26, 97 + i // 26 % 26) + b"%x" % i for i in range(tokens - 256)]
+    trial = Trial(Words([bytes([i]) for i in range(256)] + words, [], [0]))
+    assert trial.error(SCHEMA) == ""
+    assert trial._process is not None
+    maps = Path(f"/proc/{trial._process.pid}/smaps_rollup").read_text()
+    trial.close()
+    private = 1024 * sum(map(int, re.findall(r"^Private_\w+: +(\d+)", maps, re.M)))
+    planned = budget.GRAMMAR_BYTES + budget.GRAMMAR_TOKEN_BYTES * tokens
+    assert 0.5 * planned < private < planned
 
 
 def test_a_process_that_has_gone_is_started_again() -> None:

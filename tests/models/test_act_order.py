@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from kt.convert.calibration import Calibration
 from kt.convert.convert import Conversion
 from kt.engine.cpu_executor import CpuExecutor
+from kt.engine.lowering import lower
 from kt.kernels.library import load
 from kt.machine.survey import survey
 from kt.models.families import spec
+from kt.placement.budget import order_bytes
 from kt.placement.plan import plan
 from kt.units import Choice
 from kt.weights.checkpoint import Checkpoint, open_checkpoint
@@ -67,6 +69,23 @@ def test_a_token_alone_and_in_any_chunk_has_the_same_bits(made, variant):
         built.close()
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_the_plan_counts_the_tables_of_orders(kind, made, tmp_path):
+    """As the step program holds them."""
+    folder = made[0]
+    if kind == "dense":
+        folder, _ = quantise(tiny_llama(tmp_path / "model", seed=3), tmp_path / "to", SCHEME)
+    checkpoint = open_checkpoint(folder)
+    model = spec(checkpoint)
+    kept = lower(model, checkpoint, load(NATIVE[0])).keep
+    held = sum(array.nbytes for array in kept if array.dtype == np.int32)
+    assert order_bytes(model, checkpoint) == held > 0
+    decided = plan(
+        model, checkpoint, survey(gpus=False), model="m", variant=Choice(NATIVE[0], "a test")
+    )
+    assert decided.parts["orders"] == held
 
 
 def test_the_plan_counts_the_gathered_inputs(made):

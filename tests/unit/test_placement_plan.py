@@ -54,6 +54,13 @@ def test_a_large_machine_gets_everything(planner: Planner) -> None:
     assert list(made.parts)[-3:] == ["kv_cache", "working", "process"]
 
 
+def test_a_server_also_has_the_process_of_grammars(planner: Planner) -> None:
+    alone, served = planner(64 * GIB), planner(64 * GIB, serving=True)
+    assert list(served.parts)[-2:] == ["process", "grammar"]
+    assert served.needed - alone.needed == served.parts["grammar"] == (20 << 20) + 1024 * 320
+    assert planner(served.needed, serving=True).needed <= served.needed
+
+
 def test_half_of_what_is_left_goes_to_the_context(planner: Planner) -> None:
     usable = planner.rest + 1000 * planner.page  # type: ignore[attr-defined]
     made = planner(usable)

@@ -24,9 +24,11 @@ PARTS = {
     "experts": "experts",
     "norms": "norms",
     "head": "output head",
+    "orders": "orders of columns",
     "kv_cache": "KV cache",
     "working": "working memory",
     "process": "Python and tokenizer",
+    "grammar": "grammars",
 }
 
 

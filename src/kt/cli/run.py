@@ -146,6 +146,7 @@ def run(
             max_batch=max_batch,
             threads=threads,
             kv_format=kv_format.value if kv_format else None,
+            serving=prompt is None,
         )
         plan_view.show_plan(prepared.plan, as_json=as_json, as_result=dry_run)
         if dry_run:

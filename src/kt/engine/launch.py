@@ -78,8 +78,10 @@ def prepare(
     max_batch: int | None = None,
     threads: int | None = None,
     kv_format: KvFormat | None = None,
+    serving: bool = False,
 ) -> Prepared:
     """Opens and checks the files and plans. Arguments that are None are decided by the plan.
+    serving: as in `plan`.
 
     Raises ModelError (files), MachineError (no variant), UsageError (values), DoesNotFit.
     """
@@ -97,6 +99,7 @@ def prepare(
             max_batch=max_batch,
             threads=threads,
             kv_format=kv_format,
+            serving=serving,
         )
     except BaseException:
         checkpoint.close()

@@ -11,6 +11,7 @@ from kt.errors import ModelError
 from kt.models.spec import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 from kt.models.tensors import PARTS, expected_tensors
 from kt.units import MIB
+from kt.weights.act_order import is_shuffled
 from kt.weights.checkpoint import Checkpoint
 from kt.weights.iq import IQ_DECODERS
 from kt.weights.tensor import Tensor
@@ -25,6 +26,11 @@ PAGE_TOKENS: Final = 32
 PROCESS_BYTES: Final = 256 * MIB
 """Python, its libraries and the tokenizer. Measured: 92 MiB with a vocabulary of 49 thousand;
 the rest is for larger vocabularies and requests."""
+
+GRAMMAR_BYTES: Final = 20 * MIB
+GRAMMAR_TOKEN_BYTES: Final = 1024
+"""The process that tries grammars, and more of it for each token of the vocabulary. Measured:
+16 MiB with 260 tokens, 49 with 49 thousand, 126 with 152 thousand, 190 with 262 thousand."""
 
 PANEL_ROWS: Final = 16
 
@@ -131,6 +137,21 @@ def weight_bytes(
                 matrices = checkpoint.experts(index, part)
                 parts["experts"] += sum(tensor_bytes(matrix, format_of) for matrix in matrices)
     return {name: count for name, count in parts.items() if count}
+
+
+def order_bytes(spec: ModelSpec, checkpoint: Checkpoint) -> int:
+    """Tables of the columns that matrices in act-order read: int32, one for all that read an input,
+    of experts one each (engine/lowering.py).
+    """
+    inputs = [] if spec.tied_embeddings else [[checkpoint.tensor("lm_head")]]
+    for index, layer in enumerate(spec.layers):
+        inputs += [[checkpoint.tensor(f"layers.{index}.{name}")] for name in ("q", "o")]
+        if isinstance(layer.mlp, ExpertSpec):
+            inputs.append(list(checkpoint.experts(index, "gate")))
+        else:
+            inputs.append([checkpoint.tensor(f"layers.{index}.gate")])
+    shuffled = [readers for readers in inputs if any(map(is_shuffled, readers))]
+    return sum(4 * tensor.shape[1] for readers in shuffled for tensor in readers)
 
 
 def decoded_wider(checkpoint: Checkpoint) -> dict[str, int]:

@@ -27,6 +27,8 @@ LEAST_ASKED: Final = 16
 """A shorter context holds hardly a question, and no answer to it."""
 READ_AT_MOST: Final = 16 * GIB
 """Bytes of a converted model that are read at the start, in some seconds; more is mapped."""
+AFTER_KV: Final = ("working", "process", "grammar")
+"""Parts that are no weights and no KV cache."""
 LEAST_CONTEXT: Final = 512
 """kt does not choose less than this by itself."""
 
@@ -35,12 +37,13 @@ LEAST_CONTEXT: Final = 512
 class Plan:
     """Everything that is decided before memory is taken. Amounts in bytes.
 
-    parts: part -> bytes, weights first, then "kv_cache", "working" and "process"; their sum is what
-    is needed. source_bytes: the model's files, mapped while weights are packed; such pages are
-    dropped by the kernel when memory is short, so they are not counted. loading: how weights come
-    into memory: "packed" from the model's files, or those of a converted model "read", or used
-    where they are "mapped". mapped_bytes: how much is used so; it is among the parts. n_pages:
-    KV pages of PAGE_TOKENS positions, shared by all sequences. notes: what the user should know.
+    parts: part -> bytes, weights first, then "kv_cache", "working", "process" and, of a server,
+    "grammar"; their sum is what is needed. source_bytes: the model's files, mapped while weights
+    are packed; such pages are dropped by the kernel when memory is short, so they are not counted.
+    loading: how weights come into memory: "packed" from the model's files, or those of a converted
+    model "read", or used where they are "mapped". mapped_bytes: how much is used so; it is among
+    the parts. n_pages: KV pages of PAGE_TOKENS positions, shared by all sequences. notes: what the
+    user should know.
     """
 
     model: str
@@ -108,9 +111,10 @@ def plan(
     max_batch: int | None = None,
     threads: int | None = None,
     kv_format: KvFormat | None = None,
+    serving: bool = False,
 ) -> Plan:
-    """Decides what the user left open. Raises DoesNotFit, or UsageError for a value that makes no
-    sense."""
+    """Decides what the user left open. serving: requests may bring grammars. Raises DoesNotFit, or
+    UsageError for a value that makes no sense."""
     batch = Choice(
         max_batch or MAX_BATCH, "asked for" if max_batch else "sequences computed at once"
     )
@@ -123,6 +127,8 @@ def plan(
     max_logits = SPARE_LOGITS + batch.value
     workers = limited(machine.worker_cpus, threads, f"--threads {threads}")
     parts = budget.weight_bytes(spec, checkpoint)
+    if checkpoint.gathers:
+        parts["orders"] = budget.order_bytes(spec, checkpoint)
     parts["working"] = budget.working_bytes(
         spec,
         max_batch_tokens=max_batch_tokens,
@@ -131,6 +137,8 @@ def plan(
         gathers=checkpoint.gathers,
     )
     parts["process"] = budget.PROCESS_BYTES
+    if serving:
+        parts["grammar"] = budget.GRAMMAR_BYTES + budget.GRAMMAR_TOKEN_BYTES * spec.vocab
     loading = _loading(checkpoint, machine)
     usable = Choice(machine.memory.usable, machine.memory.usable_reason)
     page = budget.page_bytes(spec, kv.value)
@@ -226,8 +234,8 @@ def _pages(context: int, max_batch: int, room: int) -> Choice[int]:
 
 
 def _with_kv(parts: dict[str, int], kv: int) -> dict[str, int]:
-    working, process = parts.pop("working"), parts.pop("process")
-    return parts | {"kv_cache": kv, "working": working, "process": process}
+    rest = {name: parts.pop(name) for name in AFTER_KV if name in parts}
+    return parts | {"kv_cache": kv} | rest
 
 
 def admit(weights: int, machine: Machine, model: str) -> None:

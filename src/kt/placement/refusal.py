@@ -59,7 +59,7 @@ def _what_fits(
             return f"It fits with half the KV cache: --kv-format int8. {_shorter(fits[kv_format])}"
         if fits[kv_format]:
             return _shorter(fits[kv_format])
-    rest = parts["working"] + parts["process"]
+    rest = sum(parts.get(name, 0) for name in ("working", "process", "grammar"))
     pages = budget.pages_for(min(RULE_CONTEXT, spec.context))
     rest += pages * budget.page_bytes(spec, kv_format)
     smallest = ""
