@@ -55,10 +55,11 @@ inline void end_codes(float scale, uint8_t *page) {
   std::memcpy(meta + 2, &negative, 4);
 }
 inline void sum_codes(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
-                      const uint8_t *probs, const ProbCodes &, int part, int count,
-                      PageStream &ahead, float *out) {
-  sum_pages(KT_I8_ROW, h, s, from, to, d, probs, kProbPage, kProbPart, count, part == 1, ahead,
-            out);
+                      const uint8_t *probs, const ProbCodes &, int count, PageStream &ahead,
+                      float *out) {
+  for (int part = 0; part < 2; part++)
+    sum_pages(KT_I8_ROW, h, s, from, to, d, probs + part * kQueryTile * kProbPart, kProbPage,
+              kProbPart, count, part == 1, ahead, out);
 }
 
 }  // namespace kt

@@ -22,29 +22,37 @@ struct ScoreRow {
 
 // Hides the keys outside [begin, end) of a split, and returns the largest score.
 inline float mask_split(const ScoreRow &row, int begin, int end) {
-  vf top = vf_set1(-INFINITY);
-  for (int p = row.from; p < row.to; p++) {
-    float *s = row.page(p);
-    for (int i = std::max(0, std::min(32, begin - p * 32)) - 1; i >= 0; i--) s[i] = -INFINITY;
-    for (int i = std::max(0, end - p * 32); i < 32; i++) s[i] = -INFINITY;
-    top = vf_max(top, vf_max(vf_load(s), vf_load(s + 16)));
-  }
-  return vf_reduce_max(top);
+  for (int p = row.from; p < std::min(row.to, int(ceil_div(begin, 32))); p++)
+    std::fill(row.page(p), row.page(p) + std::min(32, begin - p * 32), -INFINITY);
+  for (int p = std::max(row.from, end / 32); p < row.to; p++)
+    std::fill(row.page(p) + std::max(0, end - p * 32), row.page(p) + 32, -INFINITY);
+  vf lo = vf_set1(-INFINITY), hi = lo;
+  for (int p = row.from; p < row.to; p++)
+    lo = vf_max(lo, vf_load(row.page(p))), hi = vf_max(hi, vf_load(row.page(p) + 16));
+  return vf_reduce_max(vf_max(lo, hi));
 }
 
-// Calls each(page, probabilities of its 32 keys) and returns their sum.
+// Calls each(page, probabilities of its 32 keys) and returns their sum. Two pages at a time: their
+// exponentials do not wait for each other.
 template <class Each>
 inline float softmax_split(const ScoreRow &row, float peak, PageStream &ahead, Each &&each) {
   vf lo_sum = vf_zero(), hi_sum = vf_zero();
   const vf shift = vf_set1(peak == -INFINITY ? 0.0f : peak);
-  for (int p = row.from; p < row.to; p++) {
-    if (p % 2) ahead.step();
-    const float *s = row.page(p);
-    const vf lo = vf_exp2(vf_sub(vf_load(s), shift)), hi = vf_exp2(vf_sub(vf_load(s + 16), shift));
-    lo_sum = vf_add(lo_sum, lo);
-    hi_sum = vf_add(hi_sum, hi);
-    each(p, lo, hi);
-  }
+  const auto pages = [&](int first, auto count) {
+    ahead.step();
+    vf x[2 * count];
+    for (int j = 0; j < 2 * count; j++)
+      x[j] = vf_sub(vf_load(row.page(first + j / 2) + j % 2 * 16), shift);
+    vf_exp2_all(x);
+    for (int j = 0; j < count; j++) {
+      lo_sum = vf_add(lo_sum, x[2 * j]);
+      hi_sum = vf_add(hi_sum, x[2 * j + 1]);
+      each(first + j, x[2 * j], x[2 * j + 1]);
+    }
+  };
+  int p = row.from;
+  for (; p + 1 < row.to; p += 2) pages(p, std::integral_constant<int, 2>());
+  if (p < row.to) pages(p, std::integral_constant<int, 1>());
   return vf_sum(vf_add(lo_sum, hi_sum));
 }
 

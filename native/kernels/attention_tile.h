@@ -140,9 +140,7 @@ inline void sum_values(const KvHead &h, const SplitPages &s, int from, int to, i
                        const uint8_t *probs, const ProbCodes &codes, int count, PageStream &ahead,
                        float *out) {
   if (h.format == KT_KV_BF16) return sum_halves(h, s, from, to, d, probs, count, ahead, out);
-  for (int part = 0; part < 2; part++)
-    sum_codes(h, s, from, to, d, probs + part * kQueryTile * kProbPart, codes, part, count, ahead,
-              out);
+  sum_codes(h, s, from, to, d, probs, codes, count, ahead, out);
 }
 
 }  // namespace kt

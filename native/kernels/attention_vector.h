@@ -41,7 +41,8 @@ inline uint8_t *pack_column(const void *const *rows, int count, int64_t at, int6
   return out;
 }
 // bfloat16: [pair of dims][row].
-// int8: for each block of 32 dims [quad of dims][row], then scale[row] and negative sum[row].
+// int8: for each block of 32 dims [quad of dims][row], then scale[row], and negative sum[row] times
+// the zero of codes.
 inline void pack_queries(int format, const void *const *rows, int count, int64_t hp, uint8_t *out) {
   if (format == KT_KV_BF16) {
     for (int64_t k = 0; k < hp / 2; k++)
@@ -53,7 +54,9 @@ inline void pack_queries(int format, const void *const *rows, int count, int64_t
     for (int64_t k = b * 8; k < b * 8 + 8; k++)
       out = pack_column(rows, count, k * kQuadBytes, kQuadBytes, out);
     out = pack_column(rows, count, scales + b * 4, 4, out);
+    int32_t *zeros = reinterpret_cast<int32_t *>(out);
     out = pack_column(rows, count, sums + b * 4, 4, out);
+    for (int r = 0; r < padded_rows(count); r++) zeros[r] *= 1 << KeyFormat::kZeroLog2;
   }
 }
 
@@ -108,49 +111,53 @@ __attribute__((flatten)) void half_scores(const KvHead &h, const QueryTile &q, c
   fetch = ahead;
 }
 
-// Exact integer sums over 32 dims, each multiplied by the scales of key and query.
+// Exact integer sums over 32 dims, each multiplied by the scales of key and query. A tall tile is
+// taken in two parts, so that the float sums of one fit into registers beside the integer ones.
 template <int T>
 __attribute__((flatten)) void code_scores(const KvHead &h, const QueryTile &q, const SplitPages &s,
                                           int from, int to, PageStream &fetch, float *out) {
-  constexpr int P = kTilePanels;
+  constexpr int P = kTilePanels, kParts = T < 8 ? 1 : 2, R = T / kParts;
   PageStream ahead = fetch;
-  for (int i = 2 * from; i < 2 * to; i += P) {
-    const int first = i % 2;
-    const uint8_t *lines = s.keys[i / 2] + first * h.panel_bytes, *acts = q.packed;
-    const uint8_t *scales = lines + h.padded * 16;
-    alignas(64) float sum[T][P][16];
-    for (int64_t b = 0; b < h.padded / 32; b++, lines += 512, scales += 32) {
-      const float *act_scale = reinterpret_cast<const float *>(acts + 8 * T * kQuadBytes);
-      const int32_t *negative = reinterpret_cast<const int32_t *>(act_scale + T);
-      vi acc[P][T];
+  const auto part_scores = [&](const uint8_t *lines, bool fetching, int row, float *to_row) {
+    const uint8_t *scales = lines + h.padded * 16, *acts = q.packed + row * kQuadBytes;
+    vf sum[P][R];
+#pragma GCC unroll 24
+    for (int j = 0; j < P * R; j++) sum[j % P][j / P] = vf_zero();
+    for (int64_t b = 0; b < h.padded / 32; b++, lines += 512, scales += 32, acts += T * 8) {
+      const uint8_t *meta = acts + 8 * T * kQuadBytes + row * (4 - kQuadBytes);
+      const float *act_scale = reinterpret_cast<const float *>(meta);
+      const int32_t *zero = reinterpret_cast<const int32_t *>(meta) + T;
+      vi acc[P][R];
 #pragma GCC unroll 12
-      for (int t = 0; t < T; t++) {
-        const vi zero = vi_shl<KeyFormat::kZeroLog2>(vi_set1(negative[t]));
+      for (int t = 0; t < R; t++)
 #pragma GCC unroll 2
-        for (int p = 0; p < P; p++) acc[p][t] = zero, vi_keep(acc[p][t]);
-      }
+        for (int p = 0; p < P; p++) acc[p][t] = vi_set1(zero[t]), vi_keep(acc[p][t]);
 #pragma GCC unroll 8
       for (int k = 0; k < 8; k++, acts += T * kQuadBytes) {
-        if (first == 0) ahead.step();
-        dot_quad<P, T>(lines + k * 64, h.panel_bytes, acts, kQuadBytes, acc);
+        if (fetching && k % kParts == 0) ahead.step();
+        dot_quad<P, R>(lines + k * 64, h.panel_bytes, acts, kQuadBytes, acc);
       }
-      acts += T * 8;
       vf key_scale[P];
 #pragma GCC unroll 2
       for (int p = 0; p < P; p++) key_scale[p] = vf_load_f16(scales + p * h.panel_bytes);
 #pragma GCC unroll 12
-      for (int t = 0; t < T; t++)
+      for (int t = 0; t < R; t++)
 #pragma GCC unroll 2
         for (int p = 0; p < P; p++) {
           const vf scale = vf_mul(key_scale[p], vf_set1(act_scale[t]));
-          const vf before = b ? vf_load(sum[t][p]) : vf_zero();
-          vf_store(sum[t][p], vf_fma(vf_from(acc[p][t]), scale, before));
+          sum[p][t] = vf_fma(vf_from(acc[p][t]), scale, sum[p][t]);
         }
     }
-    float *to_row = out + i / 2 * q.count * 32 + first * 16;
-    for (int t = 0; t < q.count; t++)
-      for (int p = 0; p < P; p++) vf_store(to_row + t * 32 + p * 16, vf_load(sum[t][p]));
-  }
+#pragma GCC unroll 12
+    for (int t = 0; t < R; t++)
+      if (row + t < q.count)
+        for (int p = 0; p < P; p++) vf_store(to_row + t * 32 + p * 16, sum[p][t]);
+  };
+  for (int page = from; page < to; page++)
+    for (int first = 0; first < 2; first += P)
+      for (int row = 0; row < T; row += R)
+        part_scores(s.keys[page] + first * h.panel_bytes, first == 0, row,
+                    out + (page * q.count + row) * 32 + first * 16);
   fetch = ahead;
 }
 
@@ -180,34 +187,40 @@ __attribute__((flatten)) void half_sums(const KvHead &h, const SplitPages &s, in
   fetch = ahead;
 }
 
-// Exact integer sums over the split, then one multiplication by the part's scale.
+// Exact integer sums over the split, of the high parts and then of the low ones: 32 bits hold both
+// together. Then one multiplication by the scale of the low parts.
 template <int T>
 __attribute__((flatten)) void code_sums(const KvHead &h, const SplitPages &s, int from, int to,
                                         int64_t d, const uint8_t *probs, const ProbCodes &codes,
-                                        int part, int count, PageStream &fetch, float *out) {
+                                        int count, PageStream &fetch, float *out) {
   constexpr int P = kTilePanels;
   PageStream ahead = fetch;
   for (int first = 0; first < 2; first += P) {
     vi sum[P][T];
 #pragma GCC unroll 24
     for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vi_zero();
-    for (int page = from; page < to; page++) {
-      const uint8_t *lines = s.keys[page] + h.values() + d * 1024 + first * 512;
-      const uint8_t *acts = probs + page * kProbPage;
-      for (int k = 0; k < 8; k++) {
-        if (first == 0 && k % 2 == 0) ahead.step();
-        dot_quad<P, T>(lines + k * 64, 512, acts + k * 4 * kActBytes, kProbPart, sum);
+    for (int part = 0; part < 2; part++) {
+      if (part) {
+#pragma GCC unroll 24
+        for (int i = 0; i < P * T; i++) sum[i % P][i / P] = vi_shl<8>(sum[i % P][i / P]);
+      }
+      for (int page = from; page < to; page++) {
+        const uint8_t *lines = s.keys[page] + h.values() + d * 1024 + first * 512;
+        const uint8_t *acts = probs + part * kQueryTile * kProbPart + page * kProbPage;
+        for (int k = 0; k < 8; k++) {
+          if (first == 0 && k % 2 == 0) ahead.step();
+          dot_quad<P, T>(lines + k * 64, 512, acts + k * 4 * kActBytes, kProbPart, sum);
+        }
       }
     }
 #pragma GCC unroll 12
     for (int t = 0; t < T; t++)
       if (t < count) {
-        const vi zero = vi_shl<KeyFormat::kZeroLog2>(vi_set1(codes.negative[part][t]));
-        for (int p = 0; p < P; p++) {
-          float *at = out + t * 32 + (first + p) * 16;
-          vf_store(at, vf_fma(vf_from(vi_add(sum[p][t], zero)), vf_set1(codes.scale[part][t]),
-                              part ? vf_load(at) : vf_zero()));
-        }
+        const vi zero = vi_shl<KeyFormat::kZeroLog2>(
+            vi_set1(codes.negative[0][t] * 256 + codes.negative[1][t]));
+        for (int p = 0; p < P; p++)
+          vf_store(out + t * 32 + (first + p) * 16,
+                   vf_mul(vf_from(vi_add(sum[p][t], zero)), vf_set1(codes.scale[1][t])));
       }
   }
   fetch = ahead;
@@ -226,11 +239,10 @@ inline void sum_halves(const KvHead &h, const SplitPages &s, int from, int to, i
   with_height(count, [&](auto t) { half_sums<t>(h, s, from, to, d, probs, count, ahead, out); });
 }
 inline void sum_codes(const KvHead &h, const SplitPages &s, int from, int to, int64_t d,
-                      const uint8_t *probs, const ProbCodes &codes, int part, int count,
-                      PageStream &ahead, float *out) {
-  with_height(count, [&](auto t) {
-    code_sums<t>(h, s, from, to, d, probs, codes, part, count, ahead, out);
-  });
+                      const uint8_t *probs, const ProbCodes &codes, int count, PageStream &ahead,
+                      float *out) {
+  with_height(count,
+              [&](auto t) { code_sums<t>(h, s, from, to, d, probs, codes, count, ahead, out); });
 }
 
 }  // namespace kt
