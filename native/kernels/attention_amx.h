@@ -50,7 +50,7 @@ inline void sum_halves(const KvHead &h, const SplitPages &s, int from, int to, i
 // What a row of one block (ENC_INT) has after its codes.
 inline void end_codes(float scale, uint8_t *page) {
   float *meta = reinterpret_cast<float *>(page + kPageTokens);
-  const int32_t negative = -vi_sum(q_sum(vi_zero(), page));
+  const int32_t negative = -vi_sum(vi_add(vi_load_i8(page), vi_load_i8(page + 16)));
   meta[0] = scale, meta[1] = 0;  // only formats with minima read that
   std::memcpy(meta + 2, &negative, 4);
 }

@@ -66,6 +66,19 @@ inline void softmax_halves(int count, const Scored &scored, PageStream &ahead, S
     });
 }
 
+inline const float *value_scales(const KvHead &head, const SplitPages &pages, int p) {
+  return reinterpret_cast<const float *>(pages.keys[p] + head.value_scales());
+}
+// 0, or NaN if an int8 value of pages [from, to) was not finite.
+inline float value_error(const KvHead &head, const SplitPages &pages, int from, int to) {
+  vf error = vf_zero();
+  for (int p = from; p < to; p++) {
+    const float *scales = value_scales(head, pages, p);
+    error = vf_fma(vf_add(vf_load(scales), vf_load(scales + 16)), vf_zero(), error);
+  }
+  return vf_sum(error);
+}
+
 // The same for int8 values: probabilities times the values' scales, as integers of two parts. The
 // largest of a row's split becomes kMostProb, so that an error is below 2^-15 of it. All rows take
 // a step before any takes the next: the reductions at its end do not wait for each other.
@@ -74,34 +87,33 @@ template <class Scored>
 inline void softmax_codes(const KvHead &head, const SplitPages &pages, int count,
                           const Scored &scored, PageStream &ahead, SplitState &state,
                           uint8_t *probs, ProbCodes &codes) {
+  const float broken = value_error(head, pages, scored(0).from, scored(0).to);
   float most[kQueryTile];
   for (int r = 0; r < count; r++) {
     const ScoreRow row = scored(r);
-    vf top = vf_zero(), sum = vf_zero();
+    vf top = vf_zero();
     state.total[r] = softmax_split(row, state.peak[r], ahead, [&](int p, vf lo, vf hi) {
-      const float *scales = reinterpret_cast<const float *>(pages.keys[p] + head.value_scales());
+      const float *scales = value_scales(head, pages, p);
       lo = vf_mul(lo, vf_load(scales)), hi = vf_mul(hi, vf_load(scales + 16));
       top = vf_max(top, vf_max(lo, hi));
-      sum = vf_add(sum, vf_add(lo, hi));
       vf_store(row.page(p), lo), vf_store(row.page(p) + 16, hi);
     });
     most[r] = vf_reduce_max(top);
-    // NaN if a value was not finite.
-    codes.scale[1][r] = most[r] / kMostProb + vf_sum(vf_mul(sum, vf_zero()));
-    codes.scale[0][r] = 256.0f * codes.scale[1][r];
+    codes.scale[r] = most[r] / kMostProb + broken;
   }
   for (int r = 0; r < count; r++) {
     const ScoreRow row = scored(r);
     const vf inverse = vf_set1(most[r] > 0 ? kMostProb / most[r] : 0.0f);
-    vi high_sum = vi_zero(), low_sum = vi_zero();
+    vi negative = vi_zero();
     for (int p = row.from; p < row.to; p++) {
       uint8_t *high = probs + r * kProbPart + p * kProbPage, *low = high + kQueryTile * kProbPart;
-      q_store_parts(high, low, vi_round(vf_mul(vf_load(row.page(p)), inverse)),
-                    vi_round(vf_mul(vf_load(row.page(p) + 16), inverse)));
-      high_sum = q_sum(high_sum, high), low_sum = q_sum(low_sum, low);
-      end_codes(codes.scale[0][r], high), end_codes(codes.scale[1][r], low);
+      const vi lo = vi_round(vf_mul(vf_load(row.page(p)), inverse));
+      const vi hi = vi_round(vf_mul(vf_load(row.page(p) + 16), inverse));
+      q_store_parts(high, low, lo, hi);
+      negative = vi_sub(negative, vi_add(lo, hi));
+      end_codes(256.0f * codes.scale[r], high), end_codes(codes.scale[r], low);
     }
-    codes.negative[0][r] = -vi_sum(high_sum), codes.negative[1][r] = -vi_sum(low_sum);
+    codes.negative[r] = vi_sum(negative);
   }
 }
 

@@ -28,11 +28,10 @@ constexpr int64_t kProbPage = kPageTokens * kActBytes;
 constexpr int64_t kProbPart = kSplitPages * kProbPage;  // bytes of a row's part
 constexpr int64_t kProbBytes = std::max(kProbRow, 2 * kProbPart);
 
-// What the integer probabilities of a tile's rows, [part][row], are multiplied by, and their
-// negative sums.
+// What the integer probabilities of a tile's rows are multiplied by, and their negative sums.
 struct ProbCodes {
-  float scale[2][kQueryTile];
-  int32_t negative[2][kQueryTile];
+  float scale[kQueryTile];
+  int32_t negative[kQueryTile];
 };
 
 // The pages of a split, for one KV head.

@@ -216,11 +216,10 @@ __attribute__((flatten)) void code_sums(const KvHead &h, const SplitPages &s, in
 #pragma GCC unroll 12
     for (int t = 0; t < T; t++)
       if (t < count) {
-        const vi zero = vi_shl<KeyFormat::kZeroLog2>(
-            vi_set1(codes.negative[0][t] * 256 + codes.negative[1][t]));
+        const vi zero = vi_shl<KeyFormat::kZeroLog2>(vi_set1(codes.negative[t]));
         for (int p = 0; p < P; p++)
           vf_store(out + t * 32 + (first + p) * 16,
-                   vf_mul(vf_from(vi_add(sum[p][t], zero)), vf_set1(codes.scale[1][t])));
+                   vf_mul(vf_from(vi_add(sum[p][t], zero)), vf_set1(codes.scale[t])));
       }
   }
   fetch = ahead;

@@ -41,9 +41,5 @@ inline void q_store_parts(uint8_t *high, uint8_t *low, vi lo, vi hi) {
   q_store(high, lo_high, hi_high);
   q_store(low, vi_sub(lo, vi_shl<8>(lo_high)), vi_sub(hi, vi_shl<8>(hi_high)));
 }
-// acc plus 32 stored activations, in lanes of no order.
-inline vi q_sum(vi acc, const uint8_t *stored) {
-  return vi_add(acc, vi_maddwd(vi_load(stored), vi_set1(0x00010001)));
-}
 
 }  // namespace kt

@@ -30,10 +30,5 @@ inline void q_store_parts(uint8_t *high, uint8_t *low, vi lo, vi hi) {
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(high),
                       _mm512_cvtepi16_epi8(_mm512_srli_epi16(rounded, 8)));
 }
-// acc plus 32 stored activations, in lanes of no order.
-inline vi q_sum(vi acc, const uint8_t *stored) {
-  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(stored));
-  return {_mm512_dpbusd_epi32(acc.v, _mm512_set1_epi8(1), _mm512_zextsi256_si512(codes))};
-}
 
 }  // namespace kt
