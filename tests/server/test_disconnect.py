@@ -71,16 +71,18 @@ def test_embeddings_that_nobody_waits_for(serve):
     server.wait_until_idle(3.0)
 
 
-def test_leaving_is_no_failure_of_the_server(serve, caplog):
+@pytest.mark.parametrize("stream", [True, False])
+def test_leaving_is_no_failure_of_the_server(serve, caplog, stream):
     server = serve(FakeExecutor(latency=0.01, context=100_000, n_pages=12_500))
     with caplog.at_level(logging.INFO, "kt.server"):
-        connection = raw_request(server, False)
+        connection = raw_request(server, stream)
         wait_for(server, lambda stats: stats.completion_tokens > 3)
         connection.close()
         server.wait_until_idle(1.0)
         wait_for(server, lambda _: " /v1/chat/completions " in caplog.text)
     assert " /v1/chat/completions 499 " in caplog.text
     assert "ERROR" not in caplog.text
+    assert 'kt_answers_total{reason="cancelled"} 1.0\n' in server.http.get("/metrics").text
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -132,10 +132,24 @@ def test_a_second_ctrl_c_ends_at_once(start):
     time.sleep(0.5)
     assert server.process.poll() is None
     server.process.send_signal(signal.SIGINT)
-    assert server.end(3)[0] == 0
+    status, _, err = server.end(3)
+    assert status == 0 and "Traceback" not in err
     assert time.monotonic() - start_time < 3
     stream.join(5)
-    assert "[DONE]" not in stream.text
+    assert stream.events()[-1]["error"]["message"] == "the server is shutting down"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_step(start):
+    server = start("--latency", "30")
+    stream = Stream(server.url)
+    server.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    start_time = time.monotonic()
+    server.process.send_signal(signal.SIGINT)
+    stream.join(3)
+    assert not stream.is_alive() and time.monotonic() - start_time < 3
+    server.process.kill()  # its engine still waits for the step
+    assert "Traceback" not in server.end()[2]
 
 
 def test_kill_leaves_no_confusion(start, tmp_path):

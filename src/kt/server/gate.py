@@ -107,7 +107,9 @@ class _Passage:
             # ascii(): a path may hold line breaks, which could forge lines of the log.
             path = ascii(self._scope["path"])[1:-1]
             seconds = time.monotonic() - start
-            line = (self._scope["method"], path, self._status, seconds, self.id)
+            # A stream whose client has left began with 200.
+            status = self._scope["state"].get("status", self._status)
+            line = (self._scope["method"], path, status, seconds, self.id)
             log.info("%s %s %s %.3f s %s", *line)
 
     def _check_length(self) -> None:

@@ -56,8 +56,9 @@ class Answers:
         self._forget = forget
 
     def cancel(self) -> None:
-        for handle in self.handles:
+        for handle, watch in zip(self.handles, self._watches, strict=True):
             handle.cancel()
+            watch.left()
         self._forget(self)
 
     async def events(self) -> AsyncGenerator[tuple[int, Event], None]:
@@ -225,6 +226,11 @@ class Generations:
         """Takes no more requests; `message` will be the error of those that are stopped."""
         self._closed = message
         self._engine.stop_compiling()
+
+    @property
+    def running(self) -> int:
+        """Answers that have not ended."""
+        return sum(len(answers.handles) for answers in self._live)
 
     def stop(self) -> None:
         """Ends what still runs; the clients are told why."""

@@ -54,6 +54,7 @@ class Watch:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._last: float | None = None
+        self._over = False
 
     def heard(self, delta: Delta) -> None:
         """Tokens that come together share the time since the last ones."""
@@ -68,11 +69,20 @@ class Watch:
 
     def ended(self, finished: Finished) -> None:
         metrics, times = self._metrics, finished.timings
+        if self._over:
+            return
+        self._over = True
         metrics.ended.labels(finished.reason).inc()
         metrics.queue.observe(times.queue)
         if finished.completion_tokens:
             metrics.first.observe(times.queue + times.prefill)
         metrics.whole.observe(times.queue + times.prefill + times.decode)
+
+    def left(self) -> None:
+        """Nobody waits for the rest of the answer, if it has not ended."""
+        if not self._over:
+            self._over = True
+            self._metrics.ended.labels("cancelled").inc()
 
 
 class _EngineCollector(Collector):

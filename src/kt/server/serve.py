@@ -31,6 +31,7 @@ BACKLOG = 1024
 # ended.
 GRACE_SECONDS = 7.0
 LAST_SECONDS = 2.0
+NOW_SECONDS = 0.5  # after the second signal, twice
 SHUTTING_DOWN = "the server is shutting down"
 
 
@@ -168,11 +169,28 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._generations.close(SHUTTING_DOWN)
+        if running := self._generations.running:
+            message = "%d unfinished: at most %d s more, and a second Ctrl-C or signal ends at once"
+            log.info(message, running, GRACE_SECONDS)
         grace = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._generations.stop)
         try:
             await super().shutdown(sockets)
         finally:
             grace.cancel()
+        if self.force_exit:
+            await self._end_now()
+
+    async def _end_now(self) -> None:
+        """Tells the clients, and leaves those whose answers do not end at once."""
+        self._generations.stop()
+        await self._tasks_end()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await self._tasks_end()
+
+    async def _tasks_end(self) -> None:
+        if tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=NOW_SECONDS)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from kt.engine.request import Delta, Finished
 from kt.server.connection import STREAM_MARK
 from kt.server.errors import ApiError, internal
-from kt.server.generation import Answer, Answers, collect, while_connected
+from kt.server.generation import CLIENT_LEFT, Answer, Answers, collect, while_connected
 from kt.server.schemas import Generation
 
 Choice = dict[str, Any]
@@ -68,13 +68,20 @@ class EventStream(StreamingResponse):
     def __init__(self, content: AsyncIterator[bytes], answers: Answers) -> None:
         super().__init__(content, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         self.answers = answers
+        self._whole = False  # all has been sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[STREAM_MARK] = True
         try:
             await super().__call__(scope, receive, send)
         finally:
+            if not self._whole:
+                scope["state"]["status"] = CLIENT_LEFT
             self.answers.cancel()
+
+    async def stream_response(self, send: Send) -> None:
+        await super().stream_response(send)
+        self._whole = True
 
 
 def event(content: dict[str, Any], name: str = "") -> bytes:
