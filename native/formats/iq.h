@@ -31,16 +31,15 @@ inline uint32_t load_u32(const uint8_t *p) {
 
 // As decode_block, for the types with a grid.
 inline void decode_grid_block(const BlockSource &source, const uint8_t *grid, const uint8_t *row,
-                              int64_t b, int r, uint8_t *meta, uint8_t *q) {
+                              int64_t b, int r, uint8_t *meta, uint8_t *head, uint8_t *q) {
   const uint8_t *s = row + b / 8 * source.bytes;
   const int sub = int(b % 8);
   int entry[8];
   uint8_t signs[4];
   const auto odd = [](uint32_t scale) { return uint8_t(2 * scale + 1); };
   const auto record = [&](int bytes, const uint8_t *d) {
-    uint8_t *m = meta + b / 8 * bytes;
-    std::memcpy(m + r * 2, d, 2);
-    return m + 32 + sub * (bytes - 32) / 8 + r;
+    std::memcpy(head + r * 2, d, 2);
+    return meta + b * bytes + r;
   };
   switch (source.source) {
     case SRC_IQ1_S: {  // d, 32 low bytes of entries, 8 words: high bits, scale, sign of the shift

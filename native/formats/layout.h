@@ -14,7 +14,8 @@
 //   records: the scales (scales.h)
 // Codes and their records take turns, so that a product over one row reads a panel in the order of
 // its addresses: chunks of kChunk blocks, the records first, padded to 64 bytes in a short last
-// chunk. FP8, and one scale for a whole row, are a single chunk.
+// chunk. FP8, and one scale for a whole row, are a single chunk. Heads come a line at a time: each
+// section of kSection blocks begins with theirs.
 #pragma once
 #include <algorithm>
 
@@ -32,6 +33,12 @@ constexpr int chunk_blocks() {
   return blocks;
 }
 
+// Blocks whose heads fill a line.
+template <class S>
+constexpr int section_blocks() {
+  return S::kHead > 0 ? 64 / S::kHead * kHeadBlocks : kWholeRow;
+}
+
 enum class Kind { kF32, kF16, kBf16, kFp8, kInt };
 
 // low + high bits of a code; a zero point of 2^ZeroLog2 (-1: none); Table gives codes their values.
@@ -44,14 +51,14 @@ struct IntFormat {
   static constexpr int kTop = Codes::top();
   static constexpr int kZeroLog2 = ZeroLog2;
   static constexpr int kZero = ZeroLog2 < 0 ? 0 : 1 << ZeroLog2;
-  static constexpr int kChunk = chunk_blocks<S>();
+  static constexpr int kChunk = chunk_blocks<S>(), kSection = section_blocks<S>();
   using Scales = S;
 };
 template <class S>
 struct Fp8Format {
   static constexpr Kind kKind = Kind::kFp8;
   static constexpr int kBlockBytes = 8 * 64;
-  static constexpr int kChunk = kWholeRow;
+  static constexpr int kChunk = kWholeRow, kSection = kWholeRow;
   using Scales = S;
 };
 template <Kind K, int Bits>
@@ -132,6 +139,12 @@ constexpr int64_t record_bytes(int64_t blocks) {
   return 0;
 }
 template <class F>
+constexpr int64_t head_bytes(int64_t blocks) {
+  if constexpr (has_scales<F>())
+    return round_up(ceil_div(blocks, kHeadBlocks) * F::Scales::kHead, 64);
+  return 0;
+}
+template <class F>
 constexpr int64_t chunk_bytes() {
   return F::kChunk * int64_t(F::kBlockBytes) + record_bytes<F>(F::kChunk);
 }
@@ -146,8 +159,9 @@ template <class F>
 inline PanelLayout panel_layout(int64_t k) {
   const int64_t blocks = ceil_div(k, kBlock);
   int64_t first = 0;
-  if constexpr (has_scales<F>()) first = record_bytes<F>(std::min<int64_t>(blocks, F::kChunk));
-  return {blocks, first, blocks * F::kBlockBytes + record_bytes<F>(blocks)};
+  if constexpr (has_scales<F>())
+    first = head_bytes<F>(1) + record_bytes<F>(std::min<int64_t>(blocks, F::kChunk));
+  return {blocks, first, blocks * F::kBlockBytes + record_bytes<F>(blocks) + head_bytes<F>(blocks)};
 }
 
 // The lines of block b of `blocks`, from those of block 0 on.
@@ -157,17 +171,48 @@ inline int64_t lines_offset(int64_t b, int64_t blocks) {
     if constexpr (F::kChunk < kWholeRow) {
       constexpr int64_t kRecords = record_bytes<F>(F::kChunk);
       const int64_t all = record_bytes<F>(blocks);
-      return b * F::kBlockBytes + std::min((b / F::kChunk + 1) * kRecords, all) -
-             std::min(kRecords, all);
+      return b * F::kBlockBytes + std::min((record<F::kChunk>(b) + 1) * kRecords, all) -
+             std::min(kRecords, all) + record<F::kSection>(b) * head_bytes<F>(1);
     }
   }
   return b * F::kBlockBytes;
 }
-// What Scales::load and get take beside b, from the records of block 0 on.
+// What Scales::load and get take beside b, from the panel on: the records, and b's head.
 template <class F>
 inline int64_t records_offset(int64_t b) {
-  if constexpr (F::kChunk < kWholeRow) return b / F::kChunk * F::kChunk * F::kBlockBytes;
-  return 0;
+  const int64_t heads = (record<F::kSection>(b) + 1) * head_bytes<F>(1);
+  if constexpr (F::kChunk < kWholeRow)
+    return record<F::kChunk>(b) * F::kChunk * F::kBlockBytes + heads;
+  return heads;
+}
+template <class F>
+inline int64_t head_offset(int64_t b) {
+  constexpr int64_t kSection = F::kSection;
+  constexpr int64_t kBytes =
+      kSection * F::kBlockBytes + record_bytes<F>(kSection) + head_bytes<F>(kSection);
+  return record<kSection>(b) * kBytes + record<kHeadBlocks>(b % kSection) * F::Scales::kHead;
+}
+
+// Block b's scales for 16 rows, from its records, and for one, from a panel.
+template <class S>
+inline VScales load_scales(const uint8_t *records, int64_t b, const uint8_t *head) {
+  if constexpr (S::kHead > 0)
+    return S::load(records, b, head);
+  else
+    return S::load(records, b);
+}
+template <class F>
+inline VScales load_scales(const uint8_t *panel, int64_t b) {
+  return load_scales<typename F::Scales>(panel + records_offset<F>(b), b,
+                                         panel + head_offset<F>(b));
+}
+template <class F>
+inline BlockScales get_scales(const uint8_t *panel, int64_t b, int r) {
+  const uint8_t *records = panel + records_offset<F>(b);
+  if constexpr (F::Scales::kHead > 0)
+    return F::Scales::get(records, b, r, panel + head_offset<F>(b));
+  else
+    return F::Scales::get(records, b, r);
 }
 
 inline int64_t panels(int64_t n) { return ceil_div(n, kPanel); }
@@ -185,7 +230,7 @@ inline void unpack_block(const uint8_t *panel, const PanelLayout &p, int64_t b, 
     for (int i = 0; i < 32; i++)
       out[i] = bf16_to_float(load_u16(lines + i / 2 * 64 + r * 4 + i % 2 * 2));
   } else {
-    const BlockScales s = F::Scales::get(panel + records_offset<F>(b), b, r);
+    const BlockScales s = get_scales<F>(panel, b, r);
     for (int i = 0; i < 32; i++) {
       const int group = F::Scales::kGroup == 16 ? i / 16 : 0;
       if constexpr (F::kKind == Kind::kFp8) {

@@ -101,8 +101,9 @@ inline void pack_panel(const kt_source &source, int64_t n, int rows, int64_t k, 
   const BlockSource *blocks = block_source(source.encoding);
   std::memset(panel, 0, size_t(p.bytes));
   for (int64_t b = 0; b < p.blocks; b++) {
-    uint8_t *lines = panel + p.first_lines + lines_offset<F>(b, p.blocks), *meta = panel;
-    if constexpr (has_scales<F>()) meta += records_offset<F>(b);
+    uint8_t *lines = panel + p.first_lines + lines_offset<F>(b, p.blocks), *meta = panel,
+            *head = panel;
+    if constexpr (has_scales<F>()) meta += records_offset<F>(b), head += head_offset<F>(b);
     const int64_t end = std::min(k, b * 32 + 32);
     uint8_t codes[kPanel][32] = {};
     for (int r = 0; r < rows; r++) {
@@ -122,9 +123,9 @@ inline void pack_panel(const kt_source &source, int64_t n, int rows, int64_t k, 
       } else {
         std::memset(q, F::kZeroLog2 > 0 && !F::Codes::kTable ? F::kZero : 0, 32);
         if (blocks && blocks->grid)
-          decode_grid_block(*blocks, source.grid, row, b, r, meta, q);
+          decode_grid_block(*blocks, source.grid, row, b, r, meta, head, q);
         else if (blocks)
-          decode_block(*blocks, row, b, r, meta, q);
+          decode_block(*blocks, row, b, r, meta, head, q);
       }
       if constexpr (has_scales<F>()) {
         if (floats || blocks) continue;

@@ -1,6 +1,7 @@
 // Scale records: what stands beside the codes of a panel. Each kind says how many bytes a record of
 // 16 rows takes, how many blocks of 32 K share it (kSuper), and what it means:
 //   w = scale * (code - zero) + minimum, one scale (and minimum) per kGroup K, 16 or at least 32.
+// kHead: bytes of what all records of 256 K share, which lies apart; get and load are told where.
 // get is the exact meaning for one row, load the same for 16 rows at once. put_nan (of FP8): a code
 // of row r is NaN, and kernels learn of it by the scale.
 #pragma once
@@ -23,6 +24,9 @@ struct VScales {
 // blocks of GGUF fill. kZeros: the record ends with 16 zero points.
 constexpr int kBlocksOnly = -1;
 
+// Blocks that share a head.
+constexpr int kHeadBlocks = 8;
+
 // The record that block b shares with Super - 1 others; unsigned, so that it is only a shift.
 template <int Super>
 inline int64_t record(int64_t b) {
@@ -33,7 +37,7 @@ inline int64_t record(int64_t b) {
 template <int Super>
 struct ScalesF16 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = 32, kStored = KT_SCALE_F16;
+  static constexpr int kGroup = 32, kSuper = Super, kHead = 0, kBytes = 32, kStored = KT_SCALE_F16;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {{half_to_float(load_u16(meta + record<Super>(b) * 32 + r * 2))}, {}};
   }
@@ -48,7 +52,7 @@ struct ScalesF16 {
 template <int Super>
 struct ScalesF16Min {
   static constexpr bool kMin = true, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = 64, kStored = kBlocksOnly;
+  static constexpr int kGroup = 32, kSuper = Super, kHead = 0, kBytes = 64, kStored = kBlocksOnly;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + record<Super>(b) * 64 + r * 2;
     return {{half_to_float(load_u16(m))}, {half_to_float(load_u16(m + 32))}};
@@ -66,7 +70,7 @@ struct ScalesF16Min {
 template <int Super>
 struct ScalesBf16 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = 32, kStored = KT_SCALE_BF16;
+  static constexpr int kGroup = 32, kSuper = Super, kHead = 0, kBytes = 32, kStored = KT_SCALE_BF16;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {{bf16_to_float(load_u16(meta + record<Super>(b) * 32 + r * 2))}, {}};
   }
@@ -81,7 +85,7 @@ struct ScalesBf16 {
 template <int Super>
 struct ScalesF32 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = 64, kStored = KT_SCALE_F32;
+  static constexpr int kGroup = 32, kSuper = Super, kHead = 0, kBytes = 64, kStored = KT_SCALE_F32;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {{load_f32(meta + record<Super>(b) * 64 + r * 4)}, {}};
   }
@@ -101,7 +105,7 @@ constexpr int kWholeRow = 1 << 30;
 template <int Super, bool Half = false>
 struct ScalesZero {
   static constexpr bool kMin = true, kZeros = true;
-  static constexpr int kGroup = 32, kSuper = Super, kBytes = Half ? 48 : 80;
+  static constexpr int kGroup = 32, kSuper = Super, kHead = 0, kBytes = Half ? 48 : 80;
   static constexpr int kStored = Half ? KT_SCALE_F16 : KT_SCALE_F32;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const uint8_t *m = meta + record<Super>(b) * kBytes;
@@ -121,7 +125,7 @@ struct ScalesZero {
 // A power of two per 32 K (OCP microscaling, E8M0): 2^(e - 127). 255 stands for NaN.
 struct ScalesE8M0 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16, kStored = KT_SCALE_BYTE;
+  static constexpr int kGroup = 32, kSuper = 1, kHead = 0, kBytes = 16, kStored = KT_SCALE_BYTE;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     const int e = meta[b * 16 + r];
     return {{e == 255 ? NAN : std::ldexp(1.0f, e - 127)}, {}};
@@ -141,7 +145,7 @@ struct ScalesE8M0 {
 // take exponents 0 and 1 (below 1e-38) for 0.
 struct ScalesE8M0Half {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = 1, kBytes = 16, kStored = KT_SCALE_BYTE;
+  static constexpr int kGroup = 32, kSuper = 1, kHead = 0, kBytes = 16, kStored = KT_SCALE_BYTE;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {{std::ldexp(0.5f, meta[b * 16 + r] - 127)}, {}};
   }
@@ -157,7 +161,7 @@ struct ScalesE8M0Half {
 template <int Divisor>
 struct ScalesE4M3 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 16, kSuper = 1, kBytes = 32, kStored = KT_SCALE_BYTE;
+  static constexpr int kGroup = 16, kSuper = 1, kHead = 0, kBytes = 32, kStored = KT_SCALE_BYTE;
   static BlockScales get(const uint8_t *meta, int64_t b, int r) {
     return {
         {e4m3_to_float(meta[b * 32 + r]) / Divisor, e4m3_to_float(meta[b * 32 + 16 + r]) / Divisor},
@@ -180,41 +184,41 @@ struct ScalesE4M3 {
   }
 };
 
-// Per 256 K: d[16] and dmin[16] float16, then per 32 K sc[16] and m[16] bytes (Q4_K, Q5_K).
+// Head: d[16] and dmin[16] float16. Per 32 K sc[16] and m[16] bytes (Q4_K, Q5_K).
 // scale = d * sc, minimum = -(dmin * m).
 struct ScalesK32Min {
   static constexpr bool kMin = true, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = 8, kBytes = 320, kStored = kBlocksOnly;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2));
-    const float dmin = half_to_float(load_u16(m + 32 + r * 2));
+  static constexpr int kGroup = 32, kSuper = 1, kHead = 64, kBytes = 32, kStored = kBlocksOnly;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r, const uint8_t *head) {
+    const uint8_t *s = meta + b * kBytes;
+    const float d = half_to_float(load_u16(head + r * 2));
+    const float dmin = half_to_float(load_u16(head + 32 + r * 2));
     return {{d * s[r]}, {-(dmin * s[16 + r])}};
   }
-  static VScales load(const uint8_t *meta, int64_t b) {
-    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
+  static VScales load(const uint8_t *meta, int64_t b, const uint8_t *head) {
+    const uint8_t *s = meta + b * kBytes;
     VScales v;
-    v.scale[0] = vf_mul(vf_load_f16(m), vf_from(vi_load_u8(s)));
-    v.minimum[0] = vf_mul(vf_sub(vf_zero(), vf_load_f16(m + 32)), vf_from(vi_load_u8(s + 16)));
+    v.scale[0] = vf_mul(vf_load_f16(head), vf_from(vi_load_u8(s)));
+    v.minimum[0] = vf_mul(vf_sub(vf_zero(), vf_load_f16(head + 32)), vf_from(vi_load_u8(s + 16)));
     return v;
   }
 };
 
-// Per 256 K: d[16] and dmin[16] float16, then per 16 K a byte[16]: scale in the low nibble, minimum
-// in the high one (Q2_K). scale = d * low, minimum = -(dmin * high).
+// Head: d[16] and dmin[16] float16. Per 16 K a byte[16]: scale in the low nibble, minimum in the
+// high one (Q2_K). scale = d * low, minimum = -(dmin * high).
 struct ScalesK16Min {
   static constexpr bool kMin = true, kZeros = false;
-  static constexpr int kGroup = 16, kSuper = 8, kBytes = 320, kStored = kBlocksOnly;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2));
-    const float dmin = half_to_float(load_u16(m + 32 + r * 2));
+  static constexpr int kGroup = 16, kSuper = 1, kHead = 64, kBytes = 32, kStored = kBlocksOnly;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r, const uint8_t *head) {
+    const uint8_t *s = meta + b * kBytes;
+    const float d = half_to_float(load_u16(head + r * 2));
+    const float dmin = half_to_float(load_u16(head + 32 + r * 2));
     return {{d * (s[r] & 15), d * (s[16 + r] & 15)},
             {-(dmin * (s[r] >> 4)), -(dmin * (s[16 + r] >> 4))}};
   }
-  static VScales load(const uint8_t *meta, int64_t b) {
-    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 64 + b % 8 * 32;
-    const vf d = vf_load_f16(m), dmin = vf_sub(vf_zero(), vf_load_f16(m + 32));
+  static VScales load(const uint8_t *meta, int64_t b, const uint8_t *head) {
+    const uint8_t *s = meta + b * kBytes;
+    const vf d = vf_load_f16(head), dmin = vf_sub(vf_zero(), vf_load_f16(head + 32));
     VScales v;
     for (int g = 0; g < 2; g++) {
       const vi both = vi_load_u8(s + g * 16);
@@ -225,21 +229,20 @@ struct ScalesK16Min {
   }
 };
 
-// Per 256 K: d[16] float16, then per 16 K sc[16] signed bytes (Q3_K, Q6_K, some of IQ).
+// Head: d[16] float16. Per 16 K sc[16] signed bytes (Q3_K, Q6_K, some of IQ).
 // scale = d * sc / Divisor.
 template <int Divisor = 1>
 struct ScalesK16 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 16, kSuper = 8, kBytes = 288, kStored = kBlocksOnly;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 32;
-    const float d = half_to_float(load_u16(m + r * 2)) / Divisor;
+  static constexpr int kGroup = 16, kSuper = 1, kHead = 32, kBytes = 32, kStored = kBlocksOnly;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r, const uint8_t *head) {
+    const int8_t *s = reinterpret_cast<const int8_t *>(meta) + b * kBytes;
+    const float d = half_to_float(load_u16(head + r * 2)) / Divisor;
     return {{d * s[r], d * s[16 + r]}, {}};
   }
-  static VScales load(const uint8_t *meta, int64_t b) {
-    const uint8_t *m = meta + b / 8 * kBytes, *s = m + 32 + b % 8 * 32;
-    vf d = vf_load_f16(m);
+  static VScales load(const uint8_t *meta, int64_t b, const uint8_t *head) {
+    const uint8_t *s = meta + b * kBytes;
+    vf d = vf_load_f16(head);
     if constexpr (Divisor != 1) d = vf_mul(d, vf_set1(1.0f / Divisor));
     VScales v;
     v.scale[0] = vf_mul(d, vf_from(vi_load_i8(s)));
@@ -248,43 +251,39 @@ struct ScalesK16 {
   }
 };
 
-// Per 256 K: d[16] float16, then per 32 K sc[16] signed bytes (IQ4_XS, some of IQ).
+// Head: d[16] float16. Per 32 K sc[16] signed bytes (IQ4_XS, some of IQ).
 // scale = d * sc / Divisor.
 template <int Divisor = 1>
 struct ScalesK32 {
   static constexpr bool kMin = false, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = 8, kBytes = 160, kStored = kBlocksOnly;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    const int8_t *s = reinterpret_cast<const int8_t *>(m) + 32 + b % 8 * 16;
-    return {{half_to_float(load_u16(m + r * 2)) / Divisor * s[r]}, {}};
+  static constexpr int kGroup = 32, kSuper = 1, kHead = 32, kBytes = 16, kStored = kBlocksOnly;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r, const uint8_t *head) {
+    const int8_t *s = reinterpret_cast<const int8_t *>(meta) + b * kBytes;
+    return {{half_to_float(load_u16(head + r * 2)) / Divisor * s[r]}, {}};
   }
-  static VScales load(const uint8_t *meta, int64_t b) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    vf d = vf_load_f16(m);
+  static VScales load(const uint8_t *meta, int64_t b, const uint8_t *head) {
+    vf d = vf_load_f16(head);
     if constexpr (Divisor != 1) d = vf_mul(d, vf_set1(1.0f / Divisor));
     VScales v;
-    v.scale[0] = vf_mul(d, vf_from(vi_load_i8(m + 32 + b % 8 * 16)));
+    v.scale[0] = vf_mul(d, vf_from(vi_load_i8(meta + b * kBytes)));
     return v;
   }
 };
 
-// Per 256 K: d[16] float16, then per 32 K a byte[16]: an odd number sc of 4 bits, and bit 7
-// (IQ1_S). scale = d * sc; minimum = -scale * 9 / 8 where bit 7 is set, else -scale * 7 / 8.
+// Head: d[16] float16. Per 32 K a byte[16]: an odd number sc of 4 bits, and bit 7 (IQ1_S).
+// scale = d * sc; minimum = -scale * 9 / 8 where bit 7 is set, else -scale * 7 / 8.
 struct ScalesIq1 {
   static constexpr bool kMin = true, kZeros = false;
-  static constexpr int kGroup = 32, kSuper = 8, kBytes = 160, kStored = kBlocksOnly;
-  static BlockScales get(const uint8_t *meta, int64_t b, int r) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    const uint8_t byte = m[32 + b % 8 * 16 + r];
-    const float scale = half_to_float(load_u16(m + r * 2)) * float(byte & 15);
+  static constexpr int kGroup = 32, kSuper = 1, kHead = 32, kBytes = 16, kStored = kBlocksOnly;
+  static BlockScales get(const uint8_t *meta, int64_t b, int r, const uint8_t *head) {
+    const uint8_t byte = meta[b * kBytes + r];
+    const float scale = half_to_float(load_u16(head + r * 2)) * float(byte & 15);
     return {{scale}, {scale * (byte & 0x80 ? -1.125f : -0.875f)}};
   }
-  static VScales load(const uint8_t *meta, int64_t b) {
-    const uint8_t *m = meta + b / 8 * kBytes;
-    const vi byte = vi_load_u8(m + 32 + b % 8 * 16), eighths = vi_shr16<6>(byte);  // 2 or 0
+  static VScales load(const uint8_t *meta, int64_t b, const uint8_t *head) {
+    const vi byte = vi_load_u8(meta + b * kBytes), eighths = vi_shr16<6>(byte);  // 2 or 0
     VScales v;
-    v.scale[0] = vf_mul(vf_load_f16(m), vf_from(vi_and(byte, vi_set1(15))));
+    v.scale[0] = vf_mul(vf_load_f16(head), vf_from(vi_and(byte, vi_set1(15))));
     const vf less = vf_from(vi_sub(vi_set1(-7), vi_and(eighths, vi_set1(2))));
     v.minimum[0] = vf_mul(v.scale[0], vf_mul(less, vf_set1(0.125f)));
     return v;

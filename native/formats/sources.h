@@ -89,9 +89,9 @@ inline int8_t q3_scale(const uint8_t *s, int j) {
 }
 
 // Raw codes of 32 K (block b of the row) of a block source without a grid, and row r's part of the
-// scale record.
+// scale record and head.
 inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t b, int r,
-                         uint8_t *meta, uint8_t *q) {
+                         uint8_t *meta, uint8_t *head, uint8_t *q) {
   const uint8_t *s = row + (source.k == 32 ? b : b / 8) * source.bytes;
   const int sub = int(b % 8);  // in a super-block
   const auto nibbles = [&](const uint8_t *p) {
@@ -135,20 +135,19 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
     case SRC_Q2_K: {
       const uint8_t *p = s + 16 + sub / 4 * 32;
       for (int i = 0; i < 32; i++) q[i] = p[i] >> (sub % 4 * 2) & 3;
-      uint8_t *m = meta + b / 8 * ScalesK16Min::kBytes;
-      std::memcpy(m + r * 2, s + 80, 2);
-      std::memcpy(m + 32 + r * 2, s + 82, 2);
-      for (int g = 0; g < 2; g++) m[64 + sub * 32 + g * 16 + r] = s[sub * 2 + g];
+      uint8_t *m = meta + b * ScalesK16Min::kBytes;
+      std::memcpy(head + r * 2, s + 80, 2);
+      std::memcpy(head + 32 + r * 2, s + 82, 2);
+      for (int g = 0; g < 2; g++) m[g * 16 + r] = s[sub * 2 + g];
       return;
     }
     case SRC_Q3_K: {
       const uint8_t *p = s + 32 + sub / 4 * 32;  // the first 32 bytes: third bits
       for (int i = 0; i < 32; i++)
         q[i] = uint8_t((p[i] >> (sub % 4 * 2) & 3) | (s[i] >> sub & 1) << 2);
-      uint8_t *m = meta + b / 8 * ScalesK16<>::kBytes;
-      std::memcpy(m + r * 2, s + 108, 2);
-      for (int g = 0; g < 2; g++)
-        m[32 + sub * 32 + g * 16 + r] = uint8_t(q3_scale(s + 96, sub * 2 + g));
+      uint8_t *m = meta + b * ScalesK16<>::kBytes;
+      std::memcpy(head + r * 2, s + 108, 2);
+      for (int g = 0; g < 2; g++) m[g * 16 + r] = uint8_t(q3_scale(s + 96, sub * 2 + g));
       return;
     }
     case SRC_Q4_K:
@@ -159,10 +158,10 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
         q[i] = (p[i] >> (sub % 2 * 4)) & 15;
         if (five) q[i] |= uint8_t(((s[16 + i] >> sub) & 1) << 4);
       }
-      uint8_t *m = meta + b / 8 * ScalesK32Min::kBytes;
-      std::memcpy(m + r * 2, s, 2);
-      std::memcpy(m + 32 + r * 2, s + 2, 2);
-      k_scale_min(s + 4, sub, m + 64 + sub * 32 + r, m + 64 + sub * 32 + 16 + r);
+      uint8_t *m = meta + b * ScalesK32Min::kBytes;
+      std::memcpy(head + r * 2, s, 2);
+      std::memcpy(head + 32 + r * 2, s + 2, 2);
+      k_scale_min(s + 4, sub, m + r, m + 16 + r);
       return;
     }
     case SRC_Q6_K: {
@@ -170,18 +169,17 @@ inline void decode_block(const BlockSource &source, const uint8_t *row, int64_t 
       const int low_shift = sub % 4 / 2 * 4, high_shift = sub % 4 * 2;
       for (int i = 0; i < 32; i++)
         q[i] = uint8_t(((lo[i] >> low_shift) & 15) | (((hi[i] >> high_shift) & 3) << 4));
-      uint8_t *m = meta + b / 8 * ScalesK16<>::kBytes;
-      std::memcpy(m + r * 2, s + 208, 2);
-      m[32 + sub * 32 + r] = s[192 + sub * 2];
-      m[32 + sub * 32 + 16 + r] = s[192 + sub * 2 + 1];
+      uint8_t *m = meta + b * ScalesK16<>::kBytes;
+      std::memcpy(head + r * 2, s + 208, 2);
+      m[r] = s[192 + sub * 2];
+      m[16 + r] = s[192 + sub * 2 + 1];
       return;
     }
     case SRC_IQ4_XS: {
       nibbles(s + 8 + sub * 16);
-      uint8_t *m = meta + b / 8 * ScalesK32<>::kBytes;
-      std::memcpy(m + r * 2, s, 2);
+      std::memcpy(head + r * 2, s, 2);
       const int low = s[4 + sub / 2] >> (sub % 2 * 4) & 15, high = load_u16(s + 2) >> (2 * sub) & 3;
-      m[32 + sub * 16 + r] = uint8_t(int8_t((low | high << 4) - 32));
+      meta[b * ScalesK32<>::kBytes + r] = uint8_t(int8_t((low | high << 4) - 32));
       return;
     }
   }

@@ -12,7 +12,7 @@ namespace kt {
 
 constexpr int kPageTokens = 32;
 struct KeyFormat : IntFormat<8, 0, 7, ScalesF16<1>> {
-  static constexpr int kChunk = kWholeRow;
+  static constexpr int kChunk = kWholeRow, kSection = kWholeRow;
 };
 
 inline int64_t padded_head(int64_t head_dim) { return round_up(head_dim, kBlock); }

@@ -30,7 +30,7 @@ enum class Pass { kOnly, kFirst, kLater };
 template <bool Min, int Group>
 struct ScalesDecoded {
   static constexpr bool kMin = Min, kZeros = false;
-  static constexpr int kGroup = Group, kSuper = 1, kGroups = 32 / Group;
+  static constexpr int kGroup = Group, kSuper = 1, kHead = 0, kGroups = 32 / Group;
   static constexpr int kBytes = 64 * kGroups * (Min ? 2 : 1);
   static VScales load(const uint8_t *meta, int64_t b) {
     const float *at = reinterpret_cast<const float *>(meta + b * kBytes);
@@ -51,7 +51,7 @@ struct ScalesDecoded {
 };
 // Scales that take arithmetic, not only a conversion.
 template <class S>
-constexpr bool kSlowScales = S::kGroup == 16 || S::kSuper == 8 || S::kZeros;
+constexpr bool kSlowScales = S::kGroup == 16 || S::kHead > 0 || S::kZeros;
 
 // Whether tall tiles take 4-bit codes apart in registers: the ports that do so idle beside dot
 // products of one instruction. AMX tiles read bytes.
@@ -84,7 +84,7 @@ using DecodedScales = ScalesDecoded<F::Scales::kMin, F::Scales::kGroup>;
 template <int ZeroLog2, class S, int Top>
 struct DecodedInt : IntFormat<8, 0, ZeroLog2, S> {
   static constexpr int kTop = Top;  // of a code
-  static constexpr int kChunk = kWholeRow;
+  static constexpr int kChunk = kWholeRow, kSection = kWholeRow;
 };
 template <class F>
 using DecodedLines = DecodedInt<F::kZeroLog2, DecodedScales<F>, kNarrowDots ? F::kTop : 255>;
@@ -156,7 +156,7 @@ struct PanelBlock {
   VScales scales(int p) const {
     const uint8_t *meta = g.meta[first + p];
     if constexpr (kInt && K == Pass::kLater) return DecodedScales<F>::load(meta, b);
-    const VScales s = F::Scales::load(meta + records_offset<F>(b), b);
+    const VScales s = load_scales<F>(meta, b);
     if constexpr (kInt && kLeaves)
       DecodedScales<F>::store(g.decoded[first + p] + g.blocks * decoded_block_bytes<F>(), b, s);
     return s;

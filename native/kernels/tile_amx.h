@@ -63,7 +63,7 @@ class PanelLines {
         expand_block<F>(packed(p, b), g_.decoded[p] + b * kBytes);
         if constexpr (F::kKind == Kind::kInt)
           DecodedScales<F>::store(g_.decoded[p] + g_.blocks * kBytes, b,
-                                  F::Scales::load(g_.meta[p] + records_offset<F>(b), b));
+                                  load_scales<F>(g_.meta[p], b));
       } else {
         for (int64_t line = 0; line < kBytes; line += 64)
           _mm_prefetch(reinterpret_cast<const char *>(at(p, b) + line), _MM_HINT_T0);
@@ -214,9 +214,7 @@ class AmxTile {
     tile_store<2 * Pair>(sums_[2 * Pair], 64), tile_store<2 * Pair + 1>(sums_[2 * Pair + 1], 64);
     const int64_t b = u / kParts;
     if constexpr (kInt) {
-      const int64_t at = records_offset<F>(b);
-      const VScales s[2] = {F::Scales::load(g_.meta[0] + at, b),
-                            F::Scales::load(g_.meta[1] + at, b)};
+      const VScales s[2] = {load_scales<F>(g_.meta[0], b), load_scales<F>(g_.meta[1], b)};
       if (kParts == 1 || u % 2 == 0)
         join_group_of<Pair, 0>(b, from, s);
       else

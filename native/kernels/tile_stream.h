@@ -40,40 +40,50 @@ class StreamAhead {
 
 // `Count` blocks: block `first` of the chunk on, which is block b of the panel.
 template <class F, int Count>
-inline void stream_step(const uint8_t *meta, const uint8_t *lines, int64_t first,
-                        const IntRow (&a)[1], int64_t b, vf (&sum)[1][1]) {
+inline void stream_step(const uint8_t *head, const uint8_t *meta, const uint8_t *lines,
+                        int64_t first, const IntRow (&a)[1], int64_t b, vf (&sum)[1][1]) {
 #pragma GCC unroll 2
   for (int i = 0; i < Count; i++) {
     const CodeBlock<F, 1> block{{lines + (first + i) * F::kBlockBytes}};
-    const VScales s[1] = {F::Scales::load(meta, first + i)};
+    const VScales s[1] = {load_scales<typename F::Scales>(meta, first + i, head)};
     dot_group<F, 0>(block, a, b + i, s, sum);
     if constexpr (F::Scales::kGroup == 16) dot_group<F, 1>(block, a, b + i, s, sum);
   }
 }
 
+// Aligned: where a loop lies makes 4 % and more, which code elsewhere shall not change.
 template <class F>
-__attribute__((noinline, flatten)) void stream_panel(const TileArgs &g, int p) {
+__attribute__((noinline, flatten, aligned(64))) void stream_panel(const TileArgs &g, int p) {
   constexpr int kCount = stream_blocks<F>();
   constexpr int64_t kChunk = F::kChunk, kBytes = kChunk < kWholeRow ? chunk_bytes<F>() : 0;
   constexpr int64_t kStep =
       kChunk < kWholeRow ? kBytes * kCount / kChunk : kCount * int64_t(F::kBlockBytes);
   const IntRow a[1] = {int_row(g.rows[0], g.blocks)};
-  const uint8_t *meta = g.meta[p], *lines = g.lines[p];
-  const int64_t bytes = g.blocks * F::kBlockBytes + record_bytes<F>(g.blocks);
-  StreamAhead ahead(meta + std::min(kStreamAhead, bytes), g.meta[1] + bytes, g.ahead);
+  const uint8_t *at = g.meta[p];
+  const int64_t bytes =
+      g.blocks * F::kBlockBytes + record_bytes<F>(g.blocks) + head_bytes<F>(g.blocks);
+  StreamAhead ahead(at + std::min(kStreamAhead, bytes), g.meta[1] + bytes, g.ahead);
   vf sum[1][1];
   start_sums(g, p, sum);
-  for (int64_t b = 0; b < g.blocks; b += kChunk) {
-    const int64_t count = std::min(kChunk, g.blocks - b);
-    int64_t i = 0;
+  constexpr int kHeads = F::kSection / kHeadBlocks;  // of a section
+  for (int64_t section = 0; section < g.blocks; section += F::kSection) {
+    const uint8_t *heads = at;
+    at += head_bytes<F>(1);
+    ahead.fetch<head_bytes<F>(1)>();
+    const int64_t end = std::min<int64_t>(section + F::kSection, g.blocks);
+    for (int64_t b = section; b < end; b += kChunk, at += kBytes) {
+      const int64_t count = std::min(kChunk, end - b);
+      // One chunk: the lines of a KV page have their records elsewhere.
+      const uint8_t *lines = kChunk < kWholeRow ? at + record_bytes<F>(count) : g.lines[p];
+      const uint8_t *head = heads + (b - section) / kHeadBlocks % kHeads * F::Scales::kHead;
+      int64_t i = 0;
 #pragma GCC unroll 1
-    for (; i + kCount <= count; i += kCount) {
-      ahead.fetch<kStep>();
-      stream_step<F, kCount>(meta, lines, i, a, b + i, sum);
+      for (; i + kCount <= count; i += kCount) {
+        ahead.fetch<kStep>();
+        stream_step<F, kCount>(head, at, lines, i, a, b + i, sum);
+      }
+      if (kCount > 1 && i < count) stream_step<F, 1>(head, at, lines, i, a, b + i, sum);
     }
-    if (kCount > 1 && i < count) stream_step<F, 1>(meta, lines, i, a, b + i, sum);
-    meta += kBytes;
-    lines = meta + record_bytes<F>(std::min(kChunk, g.blocks - b - kChunk));
   }
   store_sums(g, p, sum);
 }

@@ -28,10 +28,10 @@ from kt.weights.tensor import Tensor
 MANIFEST: Final = "kt_manifest.json"
 UNFINISHED: Final = "kt_conversion.json"
 GGUF_METADATA: Final = "gguf_metadata.json"
-PLAIN: Final = 3
-ORDERED: Final = 4
+PLAIN: Final = 5
+ORDERED: Final = 6
 """Versions of packed bytes and manifest: with columns and rows as the source has them, or some in
-another order. kt writes the lowest that says all; 1 and 2 had all scales behind their codes."""
+another order. kt writes the lowest that says all; 1 to 4 had scales in other places."""
 LAYOUTS: Final = (PLAIN, ORDERED)
 ALIGNMENT: Final = 64
 """Bytes; kt_weight.data of native/include/kt.h needs it."""
