@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
 
+from kt.engine import schema_blame
 from kt.engine.batch import U32
 from kt.engine.grammar_errors import reason, refusal, refusal_later
 from kt.engine.grammar_source import Words, compiled, wrap
@@ -102,8 +104,23 @@ class GrammarCompiler:
         for part in grammar.parts:
             _, blamed = self._try(part)
             if blamed:
-                raise refusal(part, blamed)
-        raise refusal(grammar, error)
+                raise refusal(part, blamed, self._place(part, blamed))
+        raise refusal(grammar, error, self._place(grammar, error))
+
+    def _place(self, grammar: Grammar, error: str) -> str:
+        """Where in a schema the error comes from, as far as it can be known."""
+        if grammar.kind != "json_schema":
+            return ""
+
+        why = reason(error)
+
+        def fails(schema: Any) -> bool:
+            return reason(self._try(Grammar("json_schema", json.dumps(schema)))[1]) == why
+
+        try:
+            return schema_blame.place(json.loads(grammar.text), fails)
+        except InvalidGrammar:  # a part was too much
+            return ""
 
     def _try(self, grammar: Grammar) -> tuple[Any, str]:
         """llguidance's matcher, or None and what it has against the grammar. Raises InvalidGrammar

@@ -18,16 +18,19 @@ _REGEX: Final = re.compile(
     r"regex parse error:\n(?P<shown> {4}.*)\n(?P<marks> +\^+) *\n(?:.*\n)*?error: (?P<why>.*)"
 )
 _WRAPPERS: Final = ("failed to compile JSON schema: ",)
+_PLACE: Final = re.compile(r"\n\s*while processing json-schema:\S*")
 _ADVICE: Final = re.compile(r"\. Enable '\w+' option .*")
 
 
-def refusal(grammar: Grammar, error: str) -> InvalidGrammar:
-    """The field of the request that is to blame, and why; error: llguidance's words."""
+def refusal(grammar: Grammar, error: str, place: str = "") -> InvalidGrammar:
+    """The field of the request that is to blame, and why; error: llguidance's words. place: in the
+    field, as it follows its name.
+    """
     why = reason(error, positions=grammar.kind == "lark" and not grammar.parts)
     if grammar.kind == "json_schema" and _REGEX.search(error):
         why = f"pattern: {why}"
     where = grammar.origin or f"the {_NAMES.get(grammar.kind, f'grammar ({grammar.kind})')}"
-    return InvalidGrammar(f"{where}: {why}", param=grammar.origin)
+    return InvalidGrammar(f"{where}{place}: {why}", param=grammar.origin)
 
 
 def refusal_later(grammar: Grammar, error: str) -> InvalidGrammar:
@@ -41,7 +44,7 @@ _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression"}
 
 def reason(error: str, *, positions: bool = False) -> str:
     """One line. positions: those in the text mean something to the client."""
-    text = error.partition("\n<state>")[0]
+    text = _PLACE.sub("", error.partition("\n<state>")[0])
     at = _POSITION.match(text)
     before = f"line {at[1]}, column {at[2]}: " if at and positions else ""
     text = text[at.end() :] if at else text

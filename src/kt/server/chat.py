@@ -27,7 +27,8 @@ _HARMONY_ANSWER: Final = "<|channel|>final<|message|>"
 class Turn:
     """A rendered conversation. tools: functions that may be called, None if calls are not expected;
     thinking: the prompt has opened a thought; grammar, grammar_after, shown: as in the engine's
-    Request; parallel: whether more calls than one may be told.
+    Request; parallel: whether more calls than one may be told; param: what the client calls the
+    conversation.
     """
 
     prompt_ids: list[int]
@@ -38,12 +39,13 @@ class Turn:
     grammar_after: str | None
     shown: tuple[str, ...]
     parallel: bool
+    param: str
 
     @property
     def task(self) -> Task:
         """For the engine."""
         return Task(
-            [self.prompt_ids], self.grammar, self.grammar_after, self.shown, param="messages"
+            [self.prompt_ids], self.grammar, self.grammar_after, self.shown, param=self.param
         )
 
     def parser(self) -> OutputParser:
@@ -70,6 +72,7 @@ def prepare(
         grammar_after=_grammar_after(profile, body, end),
         shown=tuple(mark for mark in profile.shown if mark in tokenizer.special_ids),
         parallel=body.parallel_tool_calls,
+        param=body.messages_field,
     )
 
 

@@ -8,9 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from kt.server.faults import missing, shown, wrong_value
 from kt.server.schemas import MAX_TOKENS, Generation, StrictModel
 from kt.server.structure import ResponseFormat, Structured
 from kt.server.tool_schemas import MAX_TOOLS, AnyToolChoice, Tool, ToolCall, ToolChoice, depth
+from kt.server.translate import text_of
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_CHARACTERS = 16384
@@ -21,21 +23,9 @@ RESERVED = frozenset(
 )
 
 
-def _plain_text(value: Any) -> Any:
+def _plain_text(value: Any) -> str:
     """A string, or the text parts of a list joined by newlines."""
-    if not isinstance(value, list):
-        return value
-    return "\n".join(_part_text(index, part) for index, part in enumerate(value))
-
-
-def _part_text(index: int, part: Any) -> str:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise ValueError(f"part {index} must be an object with a type")
-    if part["type"] != "text":
-        raise ValueError(f"part {index} is {part['type'][:64]!r}; kt reads text parts only")
-    if not isinstance(part.get("text"), str):
-        raise ValueError(f"part {index} has no text")
-    return str(part["text"])
+    return text_of(value, ("text",))
 
 
 Content = Annotated[
@@ -66,9 +56,9 @@ class Message(StrictModel):
     @model_validator(mode="after")
     def _content_is_given(self) -> Message:
         if self.content is None and self.role != "assistant":
-            raise ValueError(f"a {self.role} message needs content")
+            raise missing("content")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError(f"a {self.role} message cannot call tools")
+            raise wrong_value(f"a {self.role} message cannot call tools", "tool_calls")
         return self
 
     def for_template(self, *, parsed: bool = True) -> dict[str, Any]:
@@ -86,7 +76,8 @@ class Message(StrictModel):
 
 
 class ChatRequest(Generation, Structured):
-    # What a client calls the schema of tool number {}.
+    # What a client calls the conversation, and the schema of tool number {}.
+    messages_field: ClassVar[str] = "messages"
     parameters_field: ClassVar[str] = "tools[{}].function.parameters"
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -113,43 +104,54 @@ class ChatRequest(Generation, Structured):
         "web_search_options": (),
         "store": (False,),
     }
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "prompt": "'messages' has the conversation; /v1/completions takes a prompt",
+        "input": "'messages' has the conversation; /v1/responses takes an input",
+        "system": "a message of the role 'system' says it",
+    }
 
     @field_validator("chat_template_kwargs")
     @classmethod
     def _bounded(cls, value: dict[str, Any]) -> dict[str, Any]:
         if depth(value) > MAX_TEMPLATE_DEPTH:
-            raise ValueError(f"is nested deeper than {MAX_TEMPLATE_DEPTH}")
+            raise wrong_value(f"it is nested deeper than {MAX_TEMPLATE_DEPTH} levels")
         if len(json.dumps(value)) > MAX_TEMPLATE_CHARACTERS:
-            raise ValueError(f"is longer than {MAX_TEMPLATE_CHARACTERS} characters of JSON")
+            raise wrong_value(f"it is longer than {MAX_TEMPLATE_CHARACTERS} characters of JSON")
         for name in value:
             if name in RESERVED or not name.isidentifier():
-                raise ValueError(f"{name[:64]!r} cannot be set")
+                raise wrong_value(f"{shown(name)} cannot be set")
         return value
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs is only allowed when logprobs is true")
+            raise wrong_value("it is only allowed when logprobs is true", "top_logprobs")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
-            raise ValueError("max_tokens and max_completion_tokens differ; give one of them")
+            raise wrong_value(
+                "it differs from max_completion_tokens; give one of them", "max_tokens"
+            )
         self._check_tools()
         return self
 
     def _check_tools(self) -> None:
         names = [tool.function.name for tool in self.tools]
-        if len(set(names)) < len(names):
-            raise ValueError("two tools have the same name")
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                why = f"another tool has the name {name!r}, too"
+                raise wrong_value(why, "tools", i, "function", "name")
         wanted = self.tool_choice.function
         if self.tool_choice.type == "required" and not names:
-            raise ValueError("tool_choice 'required' needs tools")
+            raise wrong_value("a forced call needs tools", "tool_choice")
         if wanted is not None and wanted.name not in names:
-            raise ValueError(f"tool_choice names {wanted.name!r}, which is not among the tools")
+            why = f"{shown(wanted.name)} is not among the tools"
+            raise wrong_value(why, "tool_choice", "function", "name")
         if self.callable_tools() and self.grammar(self.response_format) is not None:
             if self.tool_choice.type != "auto":
-                raise ValueError("a forced tool call cannot have a response format, too")
+                raise wrong_value("a forced call cannot have a response format, too", "tool_choice")
             if self.answer_schema(self.response_format) is None:
-                raise ValueError("guided_regex and guided_grammar do not go with tools")
+                name = "guided_grammar" if self.guided_regex is None else "guided_regex"
+                raise wrong_value("it does not go with tools", name)
 
     def callable_tools(self) -> list[Tool]:
         """The tools that this answer may call."""

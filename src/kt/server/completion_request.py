@@ -7,11 +7,15 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from kt.server.faults import Fault, wrong_type, wrong_value
 from kt.server.schemas import MAX_TOKENS, Generation
 from kt.server.structure import Structured
 
 MAX_PROMPTS = 64
 MAX_ANSWERS = 256
+
+
+_PROMPTS = "a string, an array of token ids, or an array of such prompts"
 
 
 def _is_ids(value: Any) -> bool:
@@ -23,18 +27,24 @@ def _prompt_list(value: Any) -> Any:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list) or not value:
-        raise ValueError("must be a text, token ids, or a list of such prompts")
+        raise _no_prompt(value)
     if _is_ids(value):
         return (tuple(value),)
     if all(type(item) is int for item in value):
-        raise ValueError("a token id is a number from 0 to 2^31 - 1")
+        raise wrong_value("a token id is a number from 0 to 2^31 - 1")
     if len(value) > MAX_PROMPTS:
-        raise ValueError(f"has {len(value)} prompts, at most {MAX_PROMPTS} are allowed")
+        raise wrong_value(f"expected at most {MAX_PROMPTS} prompts, got {len(value)}")
     if all(isinstance(item, str) for item in value):
         return tuple(value)
     if all(isinstance(item, list) and _is_ids(item) for item in value):
         return tuple(map(tuple, value))
-    raise ValueError("must be a text, token ids, or a list of such prompts, not a mixture")
+    raise wrong_value(f"expected {_PROMPTS}, not a mixture")
+
+
+def _no_prompt(value: Any) -> Fault:
+    if value == []:
+        return wrong_value("it must not be empty")
+    return wrong_type(_PROMPTS, value)
 
 
 _ids_schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
@@ -66,13 +76,21 @@ class CompletionRequest(Generation, Structured):
         "best_of": (1,),
         "suffix": ("",),
     }
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "messages": "/v1/chat/completions takes messages",
+        "max_completion_tokens": "it is 'max_tokens' here",
+        "response_format": "it is 'guided_json' here",
+    }
 
     @model_validator(mode="after")
     def _bounded_choices(self) -> CompletionRequest:
         if len(self.prompt) * self.n > MAX_ANSWERS:
-            raise ValueError(f"{len(self.prompt)} prompts times n = {self.n} are too many answers")
+            why = f"{len(self.prompt)} prompts times {self.n} are more than {MAX_ANSWERS} answers"
+            raise wrong_value(why, "n")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError("max_tokens 0 is only allowed with echo")
+            raise wrong_value(
+                "expected at least 1, got 0, which is only allowed with echo", "max_tokens"
+            )
         return self
 
     def best_logprobs(self) -> int | None:

@@ -17,14 +17,14 @@ from kt.errors import KtError
 from kt.server.completion_request import Prompts
 from kt.server.errors import from_kt
 from kt.server.generation import in_thread, while_connected
-from kt.server.schemas import StrictModel
+from kt.server.schemas import ModelName, StrictModel
 from kt.server.service import Service
 
 
 class EmbeddingsRequest(StrictModel):
     """pooling and normalize are extensions."""
 
-    model: str = Field(min_length=1, max_length=1024)
+    model: ModelName = None
     input: Prompts
     encoding_format: Literal["float", "base64"] = "float"
     pooling: Pooling = Field("mean", description="the mean of all positions, or the last one")

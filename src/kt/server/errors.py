@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Route
 
 from kt.engine.request import (
     ContextTooLong,
@@ -20,6 +20,7 @@ from kt.engine.request import (
     QueueFull,
 )
 from kt.errors import KtError, UsageError
+from kt.server.faults import Fault, from_validation, meant
 from kt.text.pieces import TextTooLong
 
 log = logging.getLogger("kt.server")
@@ -87,9 +88,9 @@ def from_kt(error: KtError, *, param: str | None = None) -> ApiError:
     if isinstance(error, (ContextTooLong, TextTooLong)):
         return ApiError(400, message, param=param, code="context_length_exceeded")
     if isinstance(error, InvalidGrammar):
-        return ApiError(400, message, param=error.param or param)
+        return ApiError(400, message, param=error.param or param, code="invalid_value")
     if isinstance(error, (InvalidRequest, UsageError)) or param is not None:
-        return ApiError(400, message, param=param)
+        return ApiError(400, message, param=param, code="invalid_value")
     return ApiError(503 if isinstance(error, EngineClosed) else 500, message)
 
 
@@ -100,31 +101,15 @@ def internal(error: BaseException) -> ApiError:
     return ApiError(500, INTERNAL)
 
 
-def from_validation(errors: Sequence[Any]) -> ApiError:
-    """The first of pydantic's complaints, with the field's path in the form messages[0].role."""
-    first = errors[0]
-    context = first.get("ctx") or {}
-    if first["type"] in ("unknown_field", "unsupported_field"):
-        return ApiError(400, first["msg"], param=context["field"], code=first["type"])
-    param = field_path(first["loc"][1:])
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "model_attributes_type" and not param:
-        message = "the body must be a JSON object sent with Content-Type: application/json"
-    if first["type"] == "missing" and not param:
+def from_fault(fault: Fault) -> ApiError:
+    return ApiError(400, fault.message, param=fault.param, code=fault.code)
+
+
+def _no_object(body: Any) -> ApiError:
+    message = "the body must be a JSON object sent with Content-Type: application/json"
+    if body is None:
         message = "the body is empty; it must be a JSON object"
-    return ApiError(400, f"{param}: {message}" if param else message, param=param or None)
-
-
-def field_path(location: Sequence[str | int]) -> str:
-    """("messages", 0, "role") -> "messages[0].role". A branch of a union, such as
-    "function-before[...]", is no field.
-    """
-    path = ""
-    for part in location:
-        if isinstance(part, str) and "[" in part:
-            break
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
+    return ApiError(400, message, code="invalid_type")
 
 
 def install(app: FastAPI) -> None:
@@ -132,19 +117,31 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return from_validation(error.errors()).response(request.url.path)
+        told = _no_object(error.body)
+        if isinstance(error.body, dict):
+            errors = [{**one, "loc": one["loc"][1:]} for one in error.errors()]  # behind "body"
+            told = from_fault(from_validation(errors, error.body))
+        return told.response(request.url.path)
+
+    @app.exception_handler(Fault)
+    async def faulty(request: Request, fault: Fault) -> JSONResponse:
+        return from_fault(fault).response(request.url.path)
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
         if isinstance(error, ApiError):
             return error.response(request.url.path)
-        message = str(error.detail)
+        message, code = str(error.detail), None
         if error.status_code == 404:
-            message = f"there is no {request.url.path} here; see /openapi.json"
+            path = request.url.path
+            paths = [route.path for route in app.routes if isinstance(route, Route)]
+            message = f"there is no {path[:256]} here; {meant(path, paths) or 'see /openapi.json'}"
+            code = "unknown_url"
         elif error.status_code == 405:
             message = f"{request.method} is not allowed on {request.url.path}"
+            code = "method_not_allowed"
         headers = dict(error.headers) if error.headers else None
-        told = ApiError(error.status_code, message, headers=headers)
+        told = ApiError(error.status_code, message, code=code, headers=headers)
         return told.response(request.url.path)
 
     @app.exception_handler(KtError)

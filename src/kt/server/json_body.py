@@ -28,7 +28,7 @@ class JsonRoute(APIRoute):
             try:
                 return await handler(_JsonRequest(request.scope, request.receive))
             except RecursionError:  # of what reads the parsed body, which nests less deeply
-                raise ApiError(400, TOO_DEEP) from None
+                raise _invalid(TOO_DEEP) from None
 
         return handle
 
@@ -49,16 +49,20 @@ def parse_json(body: bytes) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ApiError(400, f"the body is not valid JSON: {error.msg} at {place}") from None
+        raise _invalid(f"the body is not valid JSON: {error.msg} at {place}") from None
     except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is not valid UTF-8 at byte {error.start}") from None
+        raise _invalid(f"the body is not valid UTF-8 at byte {error.start}") from None
     except UnicodeEncodeError:
-        raise ApiError(400, "the body holds half of a surrogate pair, not a character") from None
+        raise _invalid("the body holds half of a surrogate pair, not a character") from None
     except RecursionError:
-        raise ApiError(400, TOO_DEEP) from None
+        raise _invalid(TOO_DEEP) from None
     except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+        raise _invalid(f"the body is not valid JSON: {error}") from None
     return value
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, message, code="invalid_json")
 
 
 def _no_constant(name: str) -> Any:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
 from kt.server.chat_request import MAX_MESSAGES, ChatRequest
-from kt.server.errors import ApiError
-from kt.server.schemas import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_TOKENS, StrictModel
+from kt.server.faults import Path, missing, unsupported_part
+from kt.server.schemas import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_TOKENS, ModelName, StrictModel
 from kt.server.tool_schemas import MAX_TOOLS, NAME, ArgumentSchema, JsonSchema
-from kt.server.translate import text_of, validated
+from kt.server.translate import name_field, sent_places, text_field, text_of, validated
 
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
@@ -31,6 +31,11 @@ class MessagesTool(StrictModel):
         {"cache_control", "strict", "input_examples", "eager_input_streaming", "allowed_callers"}
     )
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "function": "its fields belong into the tool itself here",
+        "parameters": "it is 'input_schema' here",
+    }
+
 
 class MessagesToolChoice(StrictModel):
     type: Literal["auto", "any", "tool", "none"]
@@ -40,7 +45,7 @@ class MessagesToolChoice(StrictModel):
     @model_validator(mode="after")
     def _has_name(self) -> MessagesToolChoice:
         if self.type == "tool" and self.name is None:
-            raise ValueError("type 'tool' needs a name")
+            raise missing("name")
         return self
 
 
@@ -60,6 +65,16 @@ class OutputConfig(StrictModel):
     harmless = frozenset({"task_budget"})
 
 
+_SENT: Final[dict[Path, Path]] = {
+    ("reasoning_effort",): ("output_config", "effort"),
+    ("response_format",): ("output_config", "format"),
+    ("response_format", "json_schema"): ("output_config", "format"),
+    ("stop",): ("stop_sequences",),
+    ("tool_choice", "function"): ("tool_choice",),
+}
+"""Places in a chat request -> those in this one, where they differ."""
+
+
 class _Chat(ChatRequest):
     """With this API's names of its schemas."""
 
@@ -70,7 +85,7 @@ class _Chat(ChatRequest):
 class CountRequest(StrictModel):
     """What /v1/messages/count_tokens takes."""
 
-    model: str = Field(min_length=1, max_length=1024)
+    model: ModelName = None
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: str | list[dict[str, Any]] | None = None
     tools: list[MessagesTool] = Field([], max_length=MAX_TOOLS)
@@ -95,14 +110,16 @@ class CountRequest(StrictModel):
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {"container": (), "mcp_servers": ([],)}
 
     def chat(self) -> ChatRequest:
-        """Raises ApiError."""
-        return validated(_Chat, self._fields())
+        """Raises Fault."""
+        messages = list(self._messages())
+        fields = {"messages": [message for _, message in messages], **self._fields()}
+        sent = sent_places(_SENT, [place for place, _ in messages], len(self.tools))
+        return validated(_Chat, fields, sent)
 
     def _fields(self) -> dict[str, Any]:
         choice = self.tool_choice
         return {
             "model": self.model,
-            "messages": list(self._messages()),
             "tools": [_tool(tool) for tool in self.tools],
             "tool_choice": {"any": "required"}.get(choice.type, choice.type)
             if choice.type != "tool"
@@ -127,20 +144,29 @@ class CountRequest(StrictModel):
         form = {"type": config.format.type, "json_schema": schema}
         return {"reasoning_effort": effort, "response_format": form}
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def _messages(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Each with the place that it is from."""
         if self.system:
-            yield {"role": "system", "content": text_of(self.system, ("text",), "system")}
+            text = text_of(self.system, ("text",), "system")
+            yield ("system",), {"role": "system", "content": text}
         for index, turn in enumerate(self.messages):
-            where = f"messages[{index}].content"
+            turn_place = ("messages", index)
+            place = (*turn_place, "content")
             if isinstance(turn.content, str) or turn.role == "system":
-                yield {"role": turn.role, "content": text_of(turn.content, ("text",), where)}
+                text = text_of(turn.content, ("text",), *place)
+                yield turn_place, {"role": turn.role, "content": text}
             elif turn.role == "assistant":
-                yield _said(turn.content, where)
+                yield turn_place, _said(turn.content, place)
             else:
-                yield from _heard(turn.content, where)
+                for message in _heard(turn.content, place):
+                    yield turn_place, message
 
 
 class MessagesRequest(CountRequest):
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "stop": "it is 'stop_sequences' here",
+        "response_format": "it is 'output_config.format' here",
+    }
     max_tokens: int = Field(ge=1, le=MAX_TOKENS)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -167,20 +193,20 @@ def _tool(tool: MessagesTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _said(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
+def _said(blocks: list[dict[str, Any]], place: Path) -> dict[str, Any]:
     """An assistant's turn."""
     texts, thoughts, calls = [], [], []
     for index, block in enumerate(blocks):
-        kind, place = block.get("type"), f"{where}[{index}]"
+        kind, at = block.get("type"), (*place, index)
         if kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))
         elif kind == "tool_use":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            function = {"name": _string(block, "name", place), "arguments": arguments}
-            call = {"id": _string(block, "id", place), "type": "function", "function": function}
-            calls.append(call)
+            function = {"name": name_field(block, "name", *at), "arguments": arguments}
+            id_ = name_field(block, "id", *at)
+            calls.append({"id": id_, "type": "function", "function": function})
         elif kind != "redacted_thinking":
-            texts.append(_text(block, place))
+            texts.append(_text(block, at, ("text", "thinking", "tool_use")))
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
@@ -189,31 +215,23 @@ def _said(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
     return message
 
 
-def _heard(blocks: list[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:
+def _heard(blocks: list[dict[str, Any]], place: Path) -> Iterator[dict[str, Any]]:
     """A user's turn: results of tools, then what the user says."""
     texts = []
     for index, block in enumerate(blocks):
-        place = f"{where}[{index}]"
+        at = (*place, index)
         if block.get("type") == "tool_result":
-            content = text_of(block.get("content", ""), ("text",), f"{place}.content")
-            answered = _string(block, "tool_use_id", place)
+            content = text_of(block.get("content", ""), ("text",), *at, "content")
+            answered = name_field(block, "tool_use_id", *at)
             yield {"role": "tool", "tool_call_id": answered, "content": content}
         else:
-            texts.append(_text(block, place))
+            texts.append(_text(block, at, ("text", "tool_result")))
     if texts or not blocks:
         yield {"role": "user", "content": "\n".join(texts)}
 
 
-def _string(block: dict[str, Any], key: str, where: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise ApiError(400, f"{where}.{key} must be a text", param=f"{where}.{key}")
-    return value
-
-
-def _text(block: dict[str, Any], where: str) -> str:
-    kind = block.get("type")
-    if kind != "text" or not isinstance(block.get("text"), str):
-        message = f"{where} is {str(kind)[:64]!r}; kt reads text, thinking and tool blocks"
-        raise ApiError(400, message, param=where, code="unsupported_field")
-    return str(block["text"])
+def _text(block: dict[str, Any], place: Path, kinds: tuple[str, ...]) -> str:
+    """kinds: what may be in this turn."""
+    if block.get("type") != "text":
+        raise unsupported_part(block, kinds, *place)
+    return text_field(block, "text", *place)

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
 from kt.server.chat_request import MAX_MESSAGES, ChatRequest
-from kt.server.errors import ApiError
-from kt.server.schemas import MAX_TOKENS, StrictModel
+from kt.server.faults import Path, missing, shown, unsupported, wrong_value
+from kt.server.schemas import MAX_TOKENS, ModelName, StrictModel
 from kt.server.structure import NamedSchema
 from kt.server.tool_schemas import MAX_TOOLS, Function
-from kt.server.translate import text_of, validated
+from kt.server.translate import name_field, sent_places, text_field, text_of, validated
 
 TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+_SENT: Final[dict[Path, Path]] = {
+    ("max_completion_tokens",): ("max_output_tokens",),
+    ("reasoning_effort",): ("reasoning", "effort"),
+    ("response_format",): ("text", "format"),
+    ("response_format", "json_schema"): ("text", "format"),
+    ("tool_choice", "function"): ("tool_choice",),
+}
+"""Places in a chat request -> those in this one, where they differ."""
 
 
 class _Chat(ChatRequest):
     """With this API's names of its schemas."""
 
+    messages_field = "input"
     schema_field = "text.format.schema"
     parameters_field = "tools[{}].parameters"
 
@@ -29,9 +40,17 @@ class FlatTool(Function):
 
     type: Literal["function"]
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "function": "its fields belong into the tool itself here"
+    }
+
 
 class TextFormat(NamedSchema):
     type: Literal["text", "json_object", "json_schema"] = "text"
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "json_schema": "its fields belong into 'format' itself here"
+    }
 
 
 class TextOptions(StrictModel):
@@ -47,7 +66,7 @@ class Reasoning(StrictModel):
 class ResponsesRequest(StrictModel):
     """Stateless: nothing is kept, so the input is the whole conversation."""
 
-    model: str = Field(min_length=1, max_length=1024)
+    model: ModelName = None
     input: str | list[dict[str, Any]] = Field(max_length=8 << 20)
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -91,19 +110,28 @@ class ResponsesRequest(StrictModel):
         "moderation": (),
     }
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "messages": "it is 'input' here",
+        "system": "it is 'instructions' here",
+        "max_tokens": "it is 'max_output_tokens' here",
+        "response_format": "it is 'text.format' here",
+    }
+
     @model_validator(mode="after")
     def _some_input(self) -> ResponsesRequest:
         if not self.input:
-            raise ValueError("input is empty")
+            raise wrong_value("it must not be empty", "input")
         if isinstance(self.input, list) and len(self.input) > MAX_MESSAGES:
-            raise ValueError(f"input has more than {MAX_MESSAGES} items")
+            why = f"expected at most {MAX_MESSAGES} items, got {len(self.input)}"
+            raise wrong_value(why, "input")
         return self
 
     def chat(self) -> ChatRequest:
-        """Raises ApiError."""
+        """Raises Fault."""
+        messages = list(self._messages())
         fields: dict[str, Any] = {
             "model": self.model,
-            "messages": list(self._messages()),
+            "messages": [message for _, message in messages],
             "max_completion_tokens": self.max_output_tokens,
             "tools": [
                 {"type": "function", "function": tool.model_dump(exclude={"type"})}
@@ -117,7 +145,8 @@ class ResponsesRequest(StrictModel):
         }
         for name in ("temperature", "top_p", "top_k", "min_p", "seed", "chat_template_kwargs"):
             fields[name] = getattr(self, name)
-        return validated(_Chat, fields)
+        sent = sent_places(_SENT, [place for place, _ in messages], len(self.tools))
+        return validated(_Chat, fields, sent)
 
     def _tool_choice(self) -> Any:
         choice = self.tool_choice
@@ -132,53 +161,62 @@ class ResponsesRequest(StrictModel):
         schema = {"name": wanted.name, "schema": wanted.schema_}
         return {"type": "json_schema", "json_schema": schema}
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def _messages(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Each with the place that it is from."""
         if self.instructions:
-            yield {"role": "system", "content": self.instructions}
+            yield ("instructions",), {"role": "system", "content": self.instructions}
         if isinstance(self.input, str):
-            yield {"role": "user", "content": self.input}
+            yield ("input",), {"role": "user", "content": self.input}
             return
         said: dict[str, Any] = {}  # the assistant's turn; several items make one
+        first: Path = ()
         for index, item in enumerate(self.input):
-            where = f"input[{index}]"
+            place = ("input", index)
             if _is_assistant(item):
-                _add_said(said, item, where)
+                first = first if said else place
+                _add_said(said, item, place)
                 continue
             if said:
-                yield said
+                yield first, said
                 said = {}
-            yield _heard(item, where)
+            yield place, _heard(item, place)
         if said:
-            yield said
+            yield first, said
 
 
 def _is_assistant(item: dict[str, Any]) -> bool:
     return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
 
 
-def _add_said(said: dict[str, Any], item: dict[str, Any], where: str) -> None:
+def _add_said(said: dict[str, Any], item: dict[str, Any], place: Path) -> None:
     said.setdefault("role", "assistant")
     kind = item.get("type", "message")
     if kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
-        call = {"id": item.get("call_id", ""), "type": "function", "function": function}
+        function = {
+            "name": name_field(item, "name", *place),
+            "arguments": text_field(item, "arguments", *place, default="{}"),
+        }
+        id_ = name_field(item, "call_id", *place, default="")
+        call = {"id": id_, "type": "function", "function": function}
         said.setdefault("tool_calls", []).append(call)
     elif kind == "reasoning":
-        parts = item.get("content") or item.get("summary") or []
-        text = text_of(parts, ("reasoning_text", "summary_text"), where)
+        key = "content" if item.get("content") else "summary"
+        text = text_of(item.get(key) or [], ("reasoning_text", "summary_text"), *place, key)
         said["reasoning_content"] = said.get("reasoning_content", "") + text
     else:
-        text = text_of(item.get("content"), TEXT_PARTS, f"{where}.content")
+        text = text_of(item.get("content"), TEXT_PARTS, *place, "content")
         said["content"] = said.get("content", "") + text
 
 
-def _heard(item: dict[str, Any], where: str) -> dict[str, Any]:
+def _heard(item: dict[str, Any], place: Path) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "function_call_output":
-        text = text_of(item.get("output"), TEXT_PARTS, f"{where}.output")
-        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": text}
+        text = text_of(item.get("output"), TEXT_PARTS, *place, "output")
+        answered = name_field(item, "call_id", *place, default="")
+        return {"role": "tool", "tool_call_id": answered or None, "content": text}
     if kind != "message":
-        message = f"{where}: kt does not support items of type {str(kind)[:64]!r}"
-        raise ApiError(400, message, param=f"{where}.type", code="unsupported_field")
-    text = text_of(item.get("content"), TEXT_PARTS, f"{where}.content")
-    return {"role": item.get("role"), "content": text}
+        raise unsupported(f"kt does not read items of type {shown(kind)}", *place, "type")
+    if item.get("role") is None:
+        raise missing(*place, "role")
+    text = text_of(item.get("content"), TEXT_PARTS, *place, "content")
+    return {"role": item["role"], "content": text}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
 
 from kt.engine.request import Sampling
+from kt.server.faults import shown, unknown, unsupported, wrong_type, wrong_value
 from kt.server.sampling_defaults import SamplingDefaults
 
 MAX_STOPS = 16
@@ -21,33 +20,47 @@ MAX_BIASES = 1024
 
 _NO_DEFAULTS = SamplingDefaults()
 
-UNSUPPORTED = "kt does not support '{field}' yet; leave it out"
+UNSUPPORTED = "kt does not do this; leave it out"
 
 
 def _stop_list(value: Any) -> Any:
     """A stop string or a list of them as a tuple."""
     stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
-        raise ValueError("must be a string or a list of strings")
+    if not isinstance(stops, list):
+        raise wrong_type("a string or an array of strings", value)
     if len(stops) > MAX_STOPS:
-        raise ValueError(f"has {len(stops)} strings, at most {MAX_STOPS} are allowed")
-    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
-        raise ValueError(f"each string must have 1 to {MAX_STOP_CHARACTERS} characters")
+        raise wrong_value(f"expected at most {MAX_STOPS} strings, got {len(stops)}")
+    for i, stop in enumerate(stops):
+        place = () if stops is not value else (i,)
+        if not isinstance(stop, str):
+            raise wrong_type("a string", stop, *place)
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            why = f"expected 1 to {MAX_STOP_CHARACTERS} characters, got {len(stop)}"
+            raise wrong_value(why, *place)
     return tuple(stops)
 
 
 def _bias_map(value: Any) -> Any:
     """JSON's {"123": -100} as {123: -100.0}."""
-    if not isinstance(value, dict) or len(value) > MAX_BIASES:
-        raise ValueError(f"must be an object of at most {MAX_BIASES} token ids")
-    if not all(isinstance(key, int) or re.fullmatch(r"[0-9]{1,9}", key) for key in value):
-        raise ValueError("its keys must be token ids")
-    for bias in value.values():
-        if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
-            raise ValueError("each bias must be a number from -100 to 100")
+    if not isinstance(value, dict):
+        raise wrong_type("an object", value)
+    if len(value) > MAX_BIASES:
+        raise wrong_value(f"expected at most {MAX_BIASES} token ids, got {len(value)}")
+    for key, bias in value.items():
+        if not re.fullmatch(r"[0-9]{1,9}", key):
+            raise wrong_value(f"expected token ids as its names, got {shown(key)}")
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+            raise wrong_type("a number", bias, key)
+        if not -100 <= bias <= 100:
+            raise wrong_value(f"expected a number from -100 to 100, got {shown(bias)}", key)
     return {int(key): float(bias) for key, bias in value.items()}
 
 
+ModelName = Annotated[
+    str | None,
+    Field(min_length=1, max_length=1024, description="one of the served model's names, or absent"),
+]
+"""None: whatever is served."""
 Stop = Annotated[
     tuple[str, ...],
     BeforeValidator(_stop_list),
@@ -65,12 +78,13 @@ class StrictModel(BaseModel):
 
     `harmless` fields change nothing in an answer and are dropped. `unsupported` fields are
     OpenAI's but not kt's; they are refused unless they have one of the listed values, which ask
-    for nothing. null means absent.
+    for nothing. `elsewhere` says of others how the same is asked for. null means absent.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
     harmless: ClassVar[frozenset[str]] = frozenset()
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -84,17 +98,10 @@ class StrictModel(BaseModel):
                 kept[name] = value
             elif name in cls.unsupported:
                 if value is not None and value not in cls.unsupported[name]:
-                    raise PydanticCustomError("unsupported_field", UNSUPPORTED, {"field": name})
+                    raise unsupported(UNSUPPORTED, name)
             elif name not in cls.harmless:
-                raise _unknown(name, known)
+                raise unknown(name, known, cls.elsewhere.get(name, ""))
         return {name: value for name, value in kept.items() if value is not None}
-
-
-def _unknown(name: str, known: list[str]) -> PydanticCustomError:
-    similar = difflib.get_close_matches(name[:64], known, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
-    context = {"field": name[:64], "hint": hint}
-    return PydanticCustomError("unknown_field", "unknown field '{field}'{hint}", context)
 
 
 class StreamOptions(StrictModel):
@@ -105,7 +112,7 @@ class StreamOptions(StrictModel):
 class Generation(StrictModel):
     """The fields that say how to generate. The ranges are OpenAI's, as far as it has them."""
 
-    model: str = Field(min_length=1, max_length=1024)
+    model: ModelName = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -131,7 +138,7 @@ class Generation(StrictModel):
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> Generation:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed when stream is true")
+            raise wrong_value("it is only allowed when stream is true", "stream_options")
         return self
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request as HttpRequest
@@ -33,17 +34,25 @@ class Service:
     def model(self) -> str:
         return str(self.info["model"])
 
-    def check_model(self, name: str) -> None:
-        """Raises ApiError unless `name` is one of the served model's."""
-        if name != self.model and name not in self.info.get("aliases", ()):
-            message = f"the model {name[:256]!r} is not served here; ask for {self.model!r}"
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What requests may call the model: also a path's last part, folder or file with suffix."""
+        names = {self.model, *self.info.get("aliases", ())}
+        return frozenset(names | {name.rstrip("/").rpartition("/")[2] for name in names})
+
+    def check_model(self, name: str | None) -> None:
+        """None asks for whatever is served. Raises ApiError unless `name` is the served model's."""
+        if name is not None and name not in self.names:
+            message = (
+                f"the model {name[:256]!r} is not served here; ask for {self.model!r}, or name none"
+            )
             raise ApiError(404, message, param="model", code="model_not_found")
 
     async def turn(self, body: ChatRequest, limit: int | None = None) -> chat.Turn:
         """The conversation, rendered. Raises ApiError, also if it has more than `limit` tokens."""
         self.check_model(body.model)
         return await in_thread(
-            "messages", lambda: chat.prepare(self.tokenizer, self.profile, body, limit)
+            body.messages_field, lambda: chat.prepare(self.tokenizer, self.profile, body, limit)
         )
 
     async def begin(self, body: ChatRequest, http: HttpRequest) -> tuple[chat.Turn, Answers]:

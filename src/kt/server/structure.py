@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from kt.engine.request import Grammar
+from kt.server.faults import Fault, missing, wrong_value
 from kt.server.grammars import JSON_STYLE
 from kt.server.schemas import StrictModel
 from kt.server.tool_schemas import JsonSchema
@@ -22,6 +24,10 @@ class NamedSchema(StrictModel):
     schema_: JsonSchema | None = Field(None, alias="schema")
     strict: bool = True
 
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("type", "properties", "required"), "the schema itself belongs into 'schema'"
+    )
+
 
 class ResponseFormat(StrictModel):
     """json_schema is always enforced, whatever `strict` says."""
@@ -29,18 +35,25 @@ class ResponseFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
+    elsewhere: ClassVar[Mapping[str, str]] = {"schema": "it belongs into 'json_schema'"}
+
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema goes with type 'json_schema'")
+            raise self._fault()
         return self
+
+    def _fault(self) -> Fault:
+        if self.json_schema is None:
+            return missing("json_schema")
+        return wrong_value("it goes with the type 'json_schema' only", "json_schema")
 
 
 class Structured(StrictModel):
     """Extensions that other open servers also have; at most one of them."""
 
     # What a client calls the schema of `response_format`.
-    schema_field: ClassVar[str] = "response_format.json_schema"
+    schema_field: ClassVar[str] = "response_format.json_schema.schema"
 
     guided_json: JsonSchema | str | None = Field(None, description="a JSON schema, or its text")
     guided_regex: str | None = Field(None, min_length=1, max_length=MAX_GRAMMAR)
@@ -50,12 +63,13 @@ class Structured(StrictModel):
 
     @model_validator(mode="after")
     def _one_form(self) -> Structured:
-        given = [self.guided_json, self.guided_regex, self.guided_grammar]
+        names = ("guided_json", "guided_regex", "guided_grammar")
+        given = [name for name in names if getattr(self, name) is not None]
         format_ = getattr(self, "response_format", None)
-        count = sum(value is not None for value in given)
-        count += format_ is not None and format_.type != "text"
-        if count > 1:
-            raise ValueError("give one of response_format, guided_json, _regex and _grammar")
+        if format_ is not None and format_.type != "text":
+            given.insert(0, "response_format")
+        if len(given) > 1:
+            raise wrong_value(f"it cannot go with {given[0]}; give one of them", given[1])
         self._guided_schema()
         return self
 
@@ -90,5 +104,5 @@ class Structured(StrictModel):
         except (ValueError, RecursionError):
             schema = None
         if not isinstance(schema, dict):
-            raise ValueError("guided_json is not a JSON schema")
+            raise wrong_value("it is not a JSON schema", "guided_json")
         return schema

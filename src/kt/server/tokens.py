@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kt.server.chat_request import ChatRequest
+from kt.server.faults import missing, wrong_value
 from kt.server.generation import in_thread
-from kt.server.schemas import StrictModel
+from kt.server.schemas import ModelName, StrictModel
 from kt.server.service import Service
 from kt.server.translate import validated
 
@@ -18,7 +19,7 @@ MAX_IDS = 1 << 20
 class TokenizeRequest(StrictModel):
     """A text, or messages (with tools) that the chat template renders."""
 
-    model: str | None = Field(None, max_length=1024)
+    model: ModelName = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] = Field([])
@@ -30,34 +31,36 @@ class TokenizeRequest(StrictModel):
     @model_validator(mode="after")
     def _one_input(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
+            if self.prompt is None:
+                raise missing("prompt")
+            raise wrong_value("it cannot go with prompt; give one of them", "messages")
         return self
 
 
 class DetokenizeRequest(StrictModel):
-    model: str | None = Field(None, max_length=1024)
+    model: ModelName = None
     tokens: list[int] = Field(max_length=MAX_IDS)
 
     @model_validator(mode="after")
     def _ids(self) -> DetokenizeRequest:
-        if any(not 0 <= id_ < 1 << 31 for id_ in self.tokens):
-            raise ValueError("a token id is a number from 0 to 2^31 - 1")
+        for i, id_ in enumerate(self.tokens):
+            if not 0 <= id_ < 1 << 31:
+                raise wrong_value("a token id is a number from 0 to 2^31 - 1", "tokens", i)
         return self
 
 
 async def tokenize(service: Service, body: TokenizeRequest) -> dict[str, Any]:
     """The ids that a completion or a chat would start from. Raises ApiError."""
-    model = body.model if body.model is not None else service.model
     if body.messages is not None:
         fields: dict[str, Any] = {
-            "model": model,
+            "model": body.model,
             "messages": body.messages,
             "tools": body.tools,
             "chat_template_kwargs": body.chat_template_kwargs,
         }
-        ids = (await service.turn(validated(ChatRequest, fields))).prompt_ids
+        ids = (await service.turn(validated(ChatRequest, fields, {}))).prompt_ids
     else:
-        service.check_model(model)
+        service.check_model(body.model)
         text, bos = body.prompt or "", body.add_special_tokens
         ids = await in_thread(
             "prompt", lambda: service.tokenizer.encode(text, special=True, add_bos=bos)
@@ -67,7 +70,7 @@ async def tokenize(service: Service, body: TokenizeRequest) -> dict[str, Any]:
 
 async def detokenize(service: Service, body: DetokenizeRequest) -> dict[str, Any]:
     """The text of ids, special tokens included. Raises ApiError."""
-    service.check_model(body.model if body.model is not None else service.model)
+    service.check_model(body.model)
     decode = service.tokenizer.decode
     text = await in_thread("tokens", lambda: decode(body.tokens, skip_special=False))
     return {"prompt": text}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from kt.server.faults import missing, shown, wrong_type, wrong_value
 from kt.server.schemas import StrictModel
 from kt.server.tool_parsers.call import types_of
 
@@ -31,7 +33,7 @@ def depth(value: Any) -> int:
 
 def _schema(value: Any) -> Any:
     if isinstance(value, dict) and depth(value) > MAX_DEPTH:
-        raise ValueError(f"is nested deeper than {MAX_DEPTH}")
+        raise wrong_value(f"it is nested deeper than {MAX_DEPTH} levels")
     return value
 
 
@@ -42,7 +44,7 @@ def _arguments(schema: dict[str, Any]) -> dict[str, Any]:
     types = types_of(schema)
     if types and "object" not in types:
         words = ", ".join(sorted(types))[:64]
-        raise ValueError(f"must be the schema of an object, not of {words}")
+        raise wrong_value(f"expected the schema of an object, not of {words}")
     return schema
 
 
@@ -59,6 +61,10 @@ class Function(StrictModel):
 class Tool(StrictModel):
     type: Literal["function"]
     function: Function
+
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("name", "description", "parameters", "strict"), "it belongs into 'function'"
+    )
 
     def for_template(self) -> dict[str, Any]:
         """As templates expect it."""
@@ -80,19 +86,28 @@ class ToolChoice(StrictModel):
     type: Literal["none", "auto", "required", "function"]
     function: NamedFunction | None = None
 
+    elsewhere: ClassVar[Mapping[str, str]] = {"name": "it belongs into 'function'"}
+
     @model_validator(mode="after")
     def _named(self) -> ToolChoice:
         if (self.type == "function") != (self.function is not None):
-            raise ValueError("a function's name goes with type 'function'")
+            if self.function is None:
+                raise missing("function")
+            raise wrong_value("it goes with the type 'function' only", "function")
         return self
+
+
+_CHOICES = "'none', 'auto', 'required' or an object that names a function"
 
 
 def _choice(value: Any) -> Any:
     """OpenAI's two forms: a word, or an object."""
     if isinstance(value, str):
         if value not in ("none", "auto", "required"):
-            raise ValueError("must be 'none', 'auto', 'required' or name a function")
+            raise wrong_value(f"expected {_CHOICES}, got {shown(value)}")
         return {"type": value}
+    if not isinstance(value, dict | ToolChoice):
+        raise wrong_type("a string or an object", value)
     return value
 
 
