@@ -129,14 +129,11 @@ def test_only_json_is_read(server, kind):
         ("stream", 1),
         ("stream_options", True),
         ("stop", 5),
-        ("stop", ["a", 5]),
-        ("stop", [""]),
+        ("stop", {}),
         ("stop", ["a"] * 17),
         ("stop", "a" * 513),
         ("logit_bias", {"x": 1}),
         ("logit_bias", {"-1": 1}),
-        ("logit_bias", {"1": 101}),
-        ("logit_bias", {"1": "a"}),
         ("logit_bias", [1]),
         ("logit_bias", {str(i): 0 for i in range(1025)}),
         ("logprobs", 3),
@@ -182,23 +179,23 @@ def test_a_number_too_large_for_a_float(server):
 @pytest.mark.parametrize(
     ("message", "param", "words"),
     [
-        ({"content": "x"}, "messages[0].role", "required"),
+        ({"content": "x"}, "messages[0].role", "Missing"),
         ({"role": "usr", "content": "x"}, "messages[0].role", "'user'"),
-        ({"role": "user"}, "messages[0]", "needs content"),
-        ({"role": "user", "content": None}, "messages[0]", "needs content"),
+        ({"role": "user"}, "messages[0].content", "Missing"),
+        ({"role": "user", "content": None}, "messages[0].content", "Missing"),
         ({"role": "user", "content": 5}, "messages[0].content", "string"),
-        ({"role": "user", "content": [5]}, "messages[0].content", "part 0 must be an object"),
-        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content", "no text"),
+        ({"role": "user", "content": [5]}, "messages[0].content[0]", "object, got an integer"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text", "Missing"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            "messages[0].content",
-            "'image_url'",
+            "messages[0].content[0]",
+            "Only text can be read, not 'image_url'",
         ),
-        ({"role": "user", "content": "x", "colour": 1}, "colour", "unknown field"),
+        ({"role": "user", "content": "x", "colour": 1}, "messages[0].colour", "Unknown"),
         (
             {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
             "messages[0].tool_calls[0].function",
-            "required",
+            "Missing",
         ),
         ("hello", "messages[0]", "object"),
     ],
@@ -211,9 +208,9 @@ def test_a_bad_message_is_named(server, message, param, words):
 
 def test_an_unknown_field_is_named_with_what_was_meant(server):
     error = error_of(server.chat(temprature=1))
-    assert (error["param"], error["code"]) == ("temprature", "unknown_field")
-    assert "did you mean temperature?" in error["message"]
-    assert "did you mean" not in error_of(server.chat(zzz=1))["message"]
+    assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
+    assert "Did you mean 'temperature'?" in error["message"]
+    assert "Did you mean" not in error_of(server.chat(zzz=1))["message"]
     error = error_of(server.chat(**{"x" * 1000: 1}))
     assert len(error["message"]) < 200
     assert error_of(server.chat(**{"{model}": 1}))["param"] == "{model}"
@@ -230,7 +227,7 @@ def test_an_unknown_field_is_named_with_what_was_meant(server):
 )
 def test_what_openai_has_and_kt_has_not_is_refused_by_name(server, field, value):
     error = error_of(server.chat(**{field: value}))
-    assert (error["param"], error["code"]) == (field, "unsupported_field")
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
@@ -252,24 +249,28 @@ def function(name: str = "f", **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
-        ({"tools": [function("a b")]}, "tools[0].function.name", "pattern"),
-        ({"tools": [function(parameters=5)]}, "tools[0].function.parameters", "dict"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "Missing"),
+        ({"tools": [function("a b")]}, "tools[0].function.name", "matches"),
+        ({"tools": [function(parameters=5)]}, "tools[0].function.parameters", "an object"),
         (
             {"tools": [function(parameters={"type": "string"})]},
             "tools[0].function.parameters",
             "the schema of an object, not of string",
         ),
-        ({"tools": [function(), function()]}, None, "same name"),
+        ({"tools": [function(), function()]}, "tools[1].function.name", "another tool"),
         ({"tools": [{**function(), "type": "web"}]}, "tools[0].type", "'function'"),
-        ({"tool_choice": "required"}, None, "needs tools"),
-        ({"tools": [function()], "tool_choice": function("g")}, None, "not among the tools"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice", "name"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        (
+            {"tools": [function()], "tool_choice": function("g")},
+            "tool_choice.function.name",
+            "'g' is not among the tools",
+        ),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "Missing"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "'text'"),
-        ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
-        ({"guided_json": "{"}, None, "not a JSON schema"),
-        ({"guided_regex": "a", "guided_json": {}}, None, "give one of"),
-        ({"guided_regex": "a", "tools": [function()]}, None, "do not go with tools"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "Missing"),
+        ({"guided_json": "{"}, "guided_json", "not a JSON schema"),
+        ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "give one of"),
+        ({"guided_regex": "a", "tools": [function()]}, "guided_regex", "does not go with tools"),
     ],
     ids=lambda value: str(value)[:40],
 )

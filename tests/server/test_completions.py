@@ -134,7 +134,7 @@ def test_a_prompt_of_another_kind_is_refused(random_server, prompt):
 def test_what_is_not_there_yet_is_refused_by_name(random_server, fields):
     error = random_server.complete(**fields).json()["error"]
     assert error["param"] == next(iter(fields))
-    assert error["code"] == "unsupported_field"
+    assert error["code"] == "unsupported_parameter"
 
 
 def test_too_many_answers(random_server):

@@ -82,11 +82,12 @@ def test_answers_go_on_meanwhile(server, client):
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"input": "x" * 300}, None, "context_length_exceeded"),
-        ({"input": []}, "input", None),
-        ({"input": [999]}, None, None),
-        ({"dimensions": 4}, "dimensions", "unsupported_field"),
-        ({"pooling": "max"}, "pooling", None),
+        ({"input": "x" * 300}, "input", "context_length_exceeded"),
+        ({"input": []}, "input", "invalid_value"),
+        ({"input": [999]}, "input", "invalid_value"),
+        ({"input": [[]]}, "input", "invalid_value"),
+        ({"dimensions": 4}, "dimensions", "unsupported_parameter"),
+        ({"pooling": "max"}, "pooling", "invalid_value"),
         ({"model": "other"}, "model", "model_not_found"),
     ],
     ids=str,

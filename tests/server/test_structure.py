@@ -109,59 +109,67 @@ TOOLS = [tool("good", SCHEMA), tool("bad", BAD)]
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "why"),
+    ("fields", "param", "place", "why"),
     [
-        ({"guided_regex": "x("}, "guided_regex", "unclosed group: ("),
+        ({"guided_regex": "x("}, "guided_regex", "", "unclosed group: ("),
         (
             {"guided_regex": "(a)\\1"},
             "guided_regex",
+            "",
             "backreferences are not supported: \\1",
         ),
         (
             {"guided_grammar": 'start: "a" b\nb: nothing'},
             "guided_grammar",
+            "",
             'line 2, column 4: unknown name: "nothing"',
         ),
-        ({"guided_grammar": "root ::= nothing"}, "guided_grammar", "Rule 'nothing' not found"),
-        ({"guided_json": {"type": "strin"}}, "guided_json", "Invalid type: strin"),
+        ({"guided_grammar": "root ::= nothing"}, "guided_grammar", "", "Rule 'nothing' not found"),
+        ({"guided_json": {"type": "strin"}}, "guided_json", "", "Invalid type: strin"),
         (
             {"response_format": schema_format(BAD)},
-            "response_format.json_schema",
+            "response_format.json_schema.schema",
+            ".properties.a",
             "Invalid type: strin",
         ),
         (
             {"response_format": schema_format({"type": "string", "pattern": "a[b"})},
-            "response_format.json_schema",
+            "response_format.json_schema.schema",
+            "",
             "pattern: unclosed character class: [",
         ),
         (
             {"response_format": schema_format({"oneOf": [{"type": "string"}, {"minLength": 3}]})},
-            "response_format.json_schema",
+            "response_format.json_schema.schema",
+            "",
             "oneOf constraints are not supported",
         ),
         (
             {"tools": TOOLS, "tool_choice": "required"},
             "tools[1].function.parameters",
+            ".properties.a",
             "Invalid type: strin",
         ),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "bad"}}},
             "tools[1].function.parameters",
+            ".properties.a",
             "Invalid type: strin",
         ),
         (
             {"tools": TOOLS[:1], "response_format": schema_format(BAD)},
-            "response_format.json_schema",
+            "response_format.json_schema.schema",
+            ".properties.a",
             "Invalid type: strin",
         ),
     ],
 )
-def test_what_cannot_be_enforced_is_named(server, fields, param, why):
+def test_what_cannot_be_enforced_is_named(server, fields, param, place, why):
     """And nothing of the grammar that kt makes of it is shown."""
     response = server.chat(**fields)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert (error["message"], error["param"]) == (f"{param}: {why}", param)
+    assert (error["message"], error["param"]) == (f"{param}{place}: {why}", param)
 
 
 def test_other_apis_have_other_names_for_it(server):
@@ -173,7 +181,10 @@ def test_other_apis_have_other_names_for_it(server):
         ({**asked, "tools": [function], "tool_choice": "required"}, "tools[0].parameters"),
     ):
         error = server.http.post("/v1/responses", json=body).json()["error"]
-        assert error["message"] == f"{param}: Invalid type: strin" and error["param"] == param
+        assert (
+            error["message"] == f"{param}.properties.a: Invalid type: strin"
+            and error["param"] == param
+        )
     asked = {"model": MODEL, "messages": QUESTION, "max_tokens": 9}
     form = {"format": {"type": "json_schema", "schema": BAD}}
     used = {"tools": [{"name": "bad", "input_schema": BAD}], "tool_choice": {"type": "any"}}
@@ -182,7 +193,7 @@ def test_other_apis_have_other_names_for_it(server):
         ({**asked, **used}, "tools[0].input_schema"),
     ):
         error = server.http.post("/v1/messages", json=body).json()["error"]
-        assert error["message"] == f"{param}: Invalid type: strin"
+        assert error["message"] == f"{param}.properties.a: Invalid type: strin"
 
 
 @pytest.mark.parametrize(

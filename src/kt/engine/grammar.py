@@ -119,7 +119,7 @@ class GrammarCompiler:
 
         try:
             return schema_blame.place(json.loads(grammar.text), fails)
-        except InvalidGrammar:  # a part was too much
+        except (InvalidGrammar, ValueError):  # a part was too much; the whole is no JSON
             return ""
 
     def _try(self, grammar: Grammar) -> tuple[Any, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 Path = tuple[str | int, ...]
 
-MOST_TRIES: Final = 200
-"""Parts of a schema that are tried; the place is then as near as they led."""
+SECONDS: Final = 1.0
+"""After so long no further part is tried; the place is then as near as they led."""
 
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED: Final = ("prefixItems", "anyOf", "oneOf", "allOf")
@@ -16,23 +17,25 @@ _SINGLE: Final = ("items", "additionalProperties")
 _SHARED: Final = ("$defs", "definitions", "x-guidance")
 
 
-def place(schema: Mapping[str, Any], fails: Callable[[Any], bool]) -> str:
+def place(schema: Any, fails: Callable[[Any], bool]) -> str:
     """The innermost part with the same trouble, as ".properties.city"; "" for the whole schema.
 
     fails: whether a schema has that trouble, too.
     """
+    if not isinstance(schema, dict):
+        return ""
     shared = {key: schema[key] for key in _SHARED if key in schema}
     path: Path = ()
     part: Any = schema
-    tries = 0
+    end = time.monotonic() + SECONDS
     seen = {path}
     while isinstance(part, dict):
         for path_, inner in _parts(schema, part, path):
-            if path_ in seen:
-                continue
+            referred = _referred(schema, inner)
+            if path_ in seen or (referred is not None and referred[0] in seen):
+                continue  # what refers back to it fails as well
             seen.add(path_)
-            tries += 1
-            if tries > MOST_TRIES:
+            if time.monotonic() > end:
                 return _text(path)
             if fails({**shared, **inner} if isinstance(inner, dict) else inner):
                 path, part = path_, inner
@@ -44,11 +47,9 @@ def place(schema: Mapping[str, Any], fails: Callable[[Any], bool]) -> str:
 
 def _parts(root: Any, part: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
     """The schemas in a schema, and the one that it refers to, with their places."""
-    reference = part.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found = _follow(root, reference)
-        if found is not None:
-            yield found
+    referred = _referred(root, part)
+    if referred is not None:
+        yield referred
     for key in _NAMED:
         if isinstance(part.get(key), dict):
             yield from (((*path, key, name), inner) for name, inner in part[key].items())
@@ -60,14 +61,17 @@ def _parts(root: Any, part: Mapping[str, Any], path: Path) -> Iterator[tuple[Pat
             yield (*path, key), part[key]
 
 
-def _follow(root: Any, reference: str) -> tuple[Path, Any] | None:
-    """What a reference such as "#/$defs/x" means; None where it means nothing."""
-    names = reference[2:].split("/")
+def _referred(root: Any, part: Any) -> tuple[Path, Any] | None:
+    """What "$ref": "#/$defs/x" means; None where there is none, or where it means nothing."""
+    reference = part.get("$ref") if isinstance(part, dict) else None
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    names = tuple(reference[2:].split("/"))
     for name in names:
         if not isinstance(root, dict) or name not in root:
             return None
         root = root[name]
-    return tuple(names), root
+    return names, root
 
 
 def _text(path: Path) -> str:

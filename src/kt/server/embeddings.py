@@ -13,6 +13,7 @@ from pydantic import Field
 
 from kt.engine.batch import F32
 from kt.engine.embedding import Pooling
+from kt.engine.request import InvalidRequest
 from kt.errors import KtError
 from kt.server.completion_request import Prompts
 from kt.server.errors import from_kt
@@ -32,6 +33,7 @@ class EmbeddingsRequest(StrictModel):
 
     harmless = frozenset({"user"})
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {"dimensions": ()}
+    elsewhere: ClassVar[Mapping[str, str]] = {"prompt": "it is 'input' here"}
 
 
 async def embed(service: Service, body: EmbeddingsRequest, http: HttpRequest) -> dict[str, Any]:
@@ -45,7 +47,8 @@ async def embed(service: Service, body: EmbeddingsRequest, http: HttpRequest) ->
     try:
         vectors = await while_connected(http, _all(service, prompts, body.pooling))
     except KtError as error:
-        raise from_kt(error) from error
+        blamed = isinstance(error, InvalidRequest) and error.param == "prompt"
+        raise from_kt(error, param="input" if blamed else None) from error
     data = [
         {"object": "embedding", "index": index, "embedding": _shown(vector, body)}
         for index, vector in enumerate(vectors)

@@ -138,7 +138,8 @@ def install(app: FastAPI) -> None:
             message = f"there is no {path[:256]} here; {meant(path, paths) or 'see /openapi.json'}"
             code = "unknown_url"
         elif error.status_code == 405:
-            message = f"{request.method} is not allowed on {request.url.path}"
+            allowed = (error.headers or {}).get("Allow", "another method")
+            message = f"{request.method} is not allowed on {request.url.path}; use {allowed}"
             code = "method_not_allowed"
         headers = dict(error.headers) if error.headers else None
         told = ApiError(error.status_code, message, code=code, headers=headers)

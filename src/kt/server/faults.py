@@ -112,7 +112,7 @@ def unsupported_part(part: Any, kinds: Sequence[str], *at: str | int) -> Fault:
         return missing(*at, "type")
     if not isinstance(part["type"], str):
         return wrong_type("a string", part["type"], *at, "type")
-    return unsupported(f"kt reads {listed(kinds, 'and')} only, not {shown(part['type'])}", *at)
+    return unsupported(f"only {listed(kinds, 'and')} can be read, not {shown(part['type'])}", *at)
 
 
 def path_text(place: Path) -> str:

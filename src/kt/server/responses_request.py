@@ -35,10 +35,12 @@ class _Chat(ChatRequest):
     parameters_field = "tools[{}].parameters"
 
 
-class FlatTool(Function):
-    """A function; unlike in a chat request its fields are the tool's own."""
-
+class _Typed(StrictModel):
     type: Literal["function"]
+
+
+class FlatTool(Function, _Typed):  # in this order a wrong type is the first thing that is told
+    """A function; unlike in a chat request its fields are the tool's own."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
         "function": "its fields belong into the tool itself here"
@@ -113,6 +115,7 @@ class ResponsesRequest(StrictModel):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "messages": "it is 'input' here",
         "system": "it is 'instructions' here",
+        "stop": "/v1/chat/completions takes it",
         "max_tokens": "it is 'max_output_tokens' here",
         "response_format": "it is 'text.format' here",
     }
@@ -215,7 +218,7 @@ def _heard(item: dict[str, Any], place: Path) -> dict[str, Any]:
         answered = name_field(item, "call_id", *place, default="")
         return {"role": "tool", "tool_call_id": answered or None, "content": text}
     if kind != "message":
-        raise unsupported(f"kt does not read items of type {shown(kind)}", *place, "type")
+        raise unsupported(f"items of the type {shown(kind)} cannot be read", *place, "type")
     if item.get("role") is None:
         raise missing(*place, "role")
     text = text_of(item.get("content"), TEXT_PARTS, *place, "content")

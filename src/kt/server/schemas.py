@@ -20,7 +20,7 @@ MAX_BIASES = 1024
 
 _NO_DEFAULTS = SamplingDefaults()
 
-UNSUPPORTED = "kt does not do this; leave it out"
+UNSUPPORTED = "it cannot be done here; leave it out"
 
 
 def _stop_list(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -26,6 +27,9 @@ class TokenizeRequest(StrictModel):
     chat_template_kwargs: dict[str, Any] = Field({})
     add_special_tokens: bool = Field(True, description="put the model's BOS before a text")
 
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("text", "content", "input"), "it is 'prompt' here"
+    )
     harmless = frozenset({"add_generation_prompt", "return_token_strs"})
 
     @model_validator(mode="after")
@@ -40,6 +44,10 @@ class TokenizeRequest(StrictModel):
 class DetokenizeRequest(StrictModel):
     model: ModelName = None
     tokens: list[int] = Field(max_length=MAX_IDS)
+
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("ids", "token_ids"), "it is 'tokens' here"
+    )
 
     @model_validator(mode="after")
     def _ids(self) -> DetokenizeRequest:
