@@ -326,9 +326,8 @@ def test_what_the_engine_refuses_names_its_field(server):
     assert error_of(server.chat("x" * 300))["param"] == "messages"
     assert error_of(server.complete("x" * 300))["param"] == "prompt"
     assert error_of(server.complete([1 << 30]))["param"] == "prompt"
-    for ids in ([-1], [1 << 31], [[0, -1]]):
-        error = error_of(server.complete(ids))
-        assert error["param"] == "prompt"
+    for ids, param in (([-1], "prompt"), ([1 << 31], "prompt"), ([[0, -1]], "prompt[0]")):
+        assert error_of(server.complete(ids))["param"] == param
     assert "from 0 to 2^31 - 1" in error_of(server.complete([-1]))["message"]
 
 

@@ -85,7 +85,7 @@ def test_answers_go_on_meanwhile(server, client):
         ({"input": "x" * 300}, "input", "context_length_exceeded"),
         ({"input": []}, "input", "invalid_value"),
         ({"input": [999]}, "input", "invalid_value"),
-        ({"input": [[]]}, "input", "invalid_value"),
+        ({"input": [[]]}, "input[0]", "invalid_value"),
         ({"dimensions": 4}, "dimensions", "unsupported_parameter"),
         ({"pooling": "max"}, "pooling", "invalid_value"),
         ({"model": "other"}, "model", "model_not_found"),

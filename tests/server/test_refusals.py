@@ -126,6 +126,20 @@ CASES = [
     ),
     (
         "/v1/completions",
+        {"prompt": [[1], ["x"]]},
+        "prompt[1]",
+        "invalid_value",
+        "Invalid value for 'prompt[1]': expected token ids, which are numbers from 0 to 2^31 - 1.",
+    ),
+    (
+        "/v1/completions",
+        {"prompt": ["x", None]},
+        "prompt[1]",
+        "invalid_type",
+        "Invalid type for 'prompt[1]': expected a string or an array of token ids, got null.",
+    ),
+    (
+        "/v1/completions",
         {"prompt": "x", **SAID},
         "messages",
         "unknown_parameter",
@@ -180,6 +194,13 @@ CASES = [
         "tool_choice.name",
         "invalid_value",
         "Invalid value for 'tool_choice.name': 'g' is not among the tools.",
+    ),
+    (
+        "/v1/responses",
+        {"input": "x", "text": {"format": {"type": "json_schema", "name": "x"}}},
+        "text.format.schema",
+        "missing_required_parameter",
+        "Missing required parameter: 'text.format.schema'.",
     ),
     (
         "/v1/responses",
@@ -250,6 +271,10 @@ ANTHROPIC = [
     (
         {"tool_choice": "auto"},
         "Invalid type for 'tool_choice': expected an object, got a string.",
+    ),
+    (
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "Invalid value for 'tools[0].type': expected 'custom', got 'web_search_20250305'.",
     ),
     ({"stop": ["x"]}, "Unknown parameter: 'stop'. It is 'stop_sequences' here."),
 ]

@@ -38,6 +38,11 @@ def _prompt_list(value: Any) -> Any:
         return tuple(value)
     if all(isinstance(item, list) and _is_ids(item) for item in value):
         return tuple(map(tuple, value))
+    for i, item in enumerate(value):
+        if isinstance(item, list) and not _is_ids(item):
+            raise wrong_value("expected token ids, which are numbers from 0 to 2^31 - 1", i)
+        if not isinstance(item, str | int | list) or isinstance(item, bool):
+            raise wrong_type("a string or an array of token ids", item, i)
     raise wrong_value(f"expected {_PROMPTS}, not a mixture")
 
 

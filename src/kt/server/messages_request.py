@@ -23,10 +23,10 @@ class Turn(StrictModel):
 
 
 class MessagesTool(StrictModel):
+    type: Literal["custom"] = "custom"  # first, so that another type is what is told
     name: str = Field(pattern=NAME)
     description: str | None = None
     input_schema: ArgumentSchema
-    type: Literal["custom"] = "custom"
     harmless = frozenset(
         {"cache_control", "strict", "input_examples", "eager_input_streaming", "allowed_callers"}
     )

@@ -41,6 +41,8 @@ class ResponseFormat(StrictModel):
     def _has_schema(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise self._fault()
+        if self.json_schema is not None and self.json_schema.schema_ is None:
+            raise missing("json_schema", "schema")
         return self
 
     def _fault(self) -> Fault:
