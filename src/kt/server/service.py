@@ -43,9 +43,7 @@ class Service:
     def check_model(self, name: str | None) -> None:
         """None asks for whatever is served. Raises ApiError unless `name` is the served model's."""
         if name is not None and name not in self.names:
-            message = (
-                f"the model {name[:256]!r} is not served here; ask for {self.model!r}, or name none"
-            )
+            message = f"the model {name[:256]!r} is not served here; ask for {self.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     async def turn(self, body: ChatRequest, limit: int | None = None) -> chat.Turn:
