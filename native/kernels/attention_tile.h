@@ -37,23 +37,22 @@ struct ProbCodes {
 // The pages of a split, for one KV head.
 struct SplitPages {
   const uint8_t *keys[kSplitPages];
+  int count;
 };
 
-// The pages of one KV head that are read next. They are fetched in the order of their addresses,
-// evenly over the steps of what is computed meanwhile: memory is then busy all the time, and the
-// processor's own prefetcher sees one stream.
+// Pages that are read next. They are fetched in the order of their addresses, evenly over the steps
+// of what is computed meanwhile: memory is then busy all the time, and the processor's own
+// prefetcher sees one stream.
 class PageStream {
  public:
   PageStream() = default;  // nothing
-  // From page `page` of the table on.
-  PageStream(const KvLayer &kv, const int32_t *table, int head, int64_t page)
-      : kv_(&kv), table_(table), head_(head), page_(page) {}
-  // Before each split: fetch up to page `due` here and now, where that has not been done, and then
-  // up to page `end` step by step; `rate`: so many times a step's share.
-  void until(int64_t due, int64_t end, int rate) {
-    end_ = due, rate_ = 1;
-    while (at_ < stop_ || page_ < due) step();
-    end_ = end, rate_ = rate;
+  explicit PageStream(int64_t page_bytes) : page_bytes_(page_bytes) {}
+  // Fetches what is left here and now, and goes on to the pages [next, end); `rate`: so many times
+  // a step's share.
+  void follow(const uint8_t *const *next, const uint8_t *const *end, int rate) {
+    rate_ = 1;
+    while (at_ < stop_ || next_ < end_) step();
+    next_ = next, end_ = end, rate_ = rate;
   }
   // A step's share: two lines.
   void step() {
@@ -73,15 +72,40 @@ class PageStream {
 
  private:
   bool turn_page() {
-    if (page_ == end_) return false;
-    at_ = kv_->at(table_[page_++], head_), stop_ = at_ + kv_->head.bytes;
+    if (next_ == end_) return false;
+    at_ = *next_++, stop_ = at_ + page_bytes_;
     return true;
   }
-  const KvLayer *kv_ = nullptr;
-  const int32_t *table_ = nullptr;
-  int head_ = 0, rate_ = 0;
-  int64_t page_ = 0, end_ = 0;
   const uint8_t *at_ = nullptr, *stop_ = nullptr;
+  const uint8_t *const *next_ = nullptr, *const *end_ = nullptr;
+  int64_t page_bytes_ = 0;
+  int rate_ = 0;
+};
+
+// A worker's way through splits: while one is computed, the next is fetched; at first that one,
+// too.
+class SplitStream {
+ public:
+  explicit SplitStream(int64_t page_bytes) : pages(page_bytes) {}
+  PageStream pages;
+
+  // Before `split` is computed, and then `next`, which may be empty.
+  void begin(const SplitPages &split, const SplitPages &next) {
+    constexpr int kAtOnce = 2;  // more would be dropped
+    const bool fetched = fetched_ == split.keys[0];
+    pages.follow(nullptr, nullptr, 1);
+    const uint8_t **end = queue_;
+    if (!fetched) end = std::copy(split.keys, split.keys + split.count, end);
+    end = std::copy(next.keys, next.keys + next.count, end);
+    const uint8_t **rest = fetched ? queue_ : std::min(queue_ + kAtOnce, end);
+    pages.follow(queue_, rest, 1);
+    pages.follow(rest, end, fetched ? 1 : 2);
+    fetched_ = next.count ? next.keys[0] : nullptr;
+  }
+
+ private:
+  const uint8_t *queue_[2 * kSplitPages];
+  const uint8_t *fetched_ = nullptr;  // the first page of a split that has been, or is on its way
 };
 
 // Encoded query rows, and their copy in the order in which a vector tile reads them.

@@ -124,10 +124,4 @@ inline int64_t unit_rows(int64_t rows) {
   return std::min(kUnitRows, round_up(ceil_div(rows, units), kMaxTileRows));
 }
 
-// First chunk of a loop over alike units: long runs, since each begins with weights that nothing
-// has fetched, but less than a worker's share, in case one of them is kept from its core.
-inline int64_t chunk_of(int64_t total, int workers) {
-  return std::max<int64_t>(1, total * 3 / (int64_t(workers) * 4));
-}
-
 }  // namespace kt

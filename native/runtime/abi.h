@@ -49,8 +49,8 @@ KT_EXPORT int32_t kt_pack(kt_pool *pool, int32_t format, int64_t n, int64_t k,
   kt::with_format(format, [&](auto f) {
     using F = decltype(f);
     const int64_t bytes = kt::panel_layout<F>(k).bytes;
-    pool->pool->each([&](kt::Worker) {
-      units.each(kt::panels(n), 4, [&](int64_t p) {
+    pool->pool->each([&](kt::Worker w) {
+      units.each({kt::panels(n), w.count, 4}, [&](int64_t p) {
         const int rows = int(std::min<int64_t>(kt::kPanel, n - p * kt::kPanel));
         kt::pack_panel<F>(*source, p * kt::kPanel, rows, k, to + p * bytes);
       });
@@ -65,8 +65,8 @@ KT_EXPORT int32_t kt_unpack(kt_pool *pool, int32_t format, int64_t n, int64_t k,
   const bool known = kt::with_format(format, [&](auto f) {
     using F = decltype(f);
     const kt::PanelLayout layout = kt::panel_layout<F>(k);
-    pool->pool->each([&](kt::Worker) {
-      units.each(n, 16, [&](int64_t row) {
+    pool->pool->each([&](kt::Worker w) {
+      units.each({n, w.count, 16}, [&](int64_t row) {
         const uint8_t *panel =
             static_cast<const uint8_t *>(packed) + row / kt::kPanel * layout.bytes;
         float x[32];
@@ -118,8 +118,9 @@ KT_EXPORT int32_t kt_sample(kt_pool *pool, float *logits, int32_t n_rows, int32_
   }
   // What is fetched ahead at the end of a row is the start of the next: workers take runs of rows.
   kt::Units units;
-  pool->pool->each(
-      [&](kt::Worker w) { units.each(n_rows, std::max(1, n_rows / (4 * w.count)), one); });
+  pool->pool->each([&](kt::Worker w) {
+    units.each({n_rows, w.count, std::max(1, n_rows / (4 * w.count))}, one);
+  });
   return KT_OK;
 }
 

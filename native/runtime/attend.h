@@ -79,7 +79,7 @@ inline SplitPages split_pages(const KvLayer &kv, const int32_t *table, int head,
   SplitPages pages{};
   const int64_t first = split * kSplitPages;
   for (int64_t p = first; p < std::min(first + kSplitPages, end); p++)
-    pages.keys[p - first] = kv.at(table[p], head);
+    pages.keys[pages.count++] = kv.at(table[p], head);
   return pages;
 }
 
@@ -103,45 +103,49 @@ inline void Program::attention(Step &s, Worker w) {
   const int64_t hp = kv.head.padded;
   AttentionScratch scratch = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
   int64_t total = int64_t(runs_.size()) * a.n_kv_heads;
-  s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+  s.units[0].each(shared(total, w), [&](int64_t unit) {
     attention_input(s, runs_[size_t(unit / a.n_kv_heads)], int(unit % a.n_kv_heads), scratch);
   });
 
   const int group = a.n_heads / a.n_kv_heads;
   const int64_t head_units = a.n_heads / unit_heads_;
-  // Splits [from, to) of a block's rows; ended(n, sums) with the sums of those among n * length ..
-  // (n + 1) * length - 1.
-  const auto each_span = [&](const QueryBlock &b, int64_t from, int64_t to, int first_head,
-                             int64_t length, auto &&ended) {
-    const QueryRows q = query_rows(a, b, first_head);
+  // Splits [from, to) of a block's rows, for query heads of one KV head.
+  struct Piece {
+    const QueryBlock *block = nullptr;  // NULL: nothing
+    int first_head = 0;
+    int64_t from = 0, to = 0;
+  };
+  const auto pages_of = [&](const Piece &p, int64_t split) -> SplitPages {
+    if (split >= p.to) return {};
+    const int32_t *table = batch_->page_table + int64_t(p.block->seq) * batch_->page_stride;
+    return split_pages(kv, table, p.first_head / group, split,
+                       (p.block->position + p.block->count - 1) / kPageTokens + 1);
+  };
+  // ended(n, sums) with the sums of the splits among n * length .. (n + 1) * length - 1. following:
+  // what this worker does next.
+  const auto each_span = [&](const Piece &piece, const Piece &following, int64_t length,
+                             SplitStream &ahead, auto &&ended) {
+    const QueryRows q = query_rows(a, *piece.block, piece.first_head);
     for (int row = 0; row < q.count; row += kQueryTile)
       pack_queries(kv.head.format, q.row + row, std::min(kQueryTile, q.count - row), hp,
                    scratch.packed + row / kQueryTile * packed_queries(hp));
-    const int32_t *table = batch_->page_table + int64_t(b.seq) * batch_->page_stride;
-    const int kv_head = first_head / group;
-    const int64_t end = (b.position + b.count - 1) / kPageTokens + 1;
-    // While the first tile of a split is computed, the next one is fetched; at first this one, too.
-    PageStream ahead(kv, table, kv_head, from * kSplitPages), nothing;
-    const int64_t fetched = std::min(end, to * kSplitPages);
-    const auto fetch = [&](int64_t split) {
-      const int64_t next = (split + 1) * kSplitPages;
-      const int64_t due = split == from ? split * kSplitPages + 2 : next;
-      ahead.until(std::min(due, fetched), std::min(next + kSplitPages, fetched),
-                  split == from ? 2 : 1);
-    };
+    PageStream nothing;
     SplitState state;
     RowSums sums;
     sums.out = scratch.span;
     sums.reset(q.count, hp);
-    for (int64_t split = from; split < to; split++) {
-      const SplitPages pages = split_pages(kv, table, kv_head, split, end);
-      fetch(split);
+    SplitPages pages = pages_of(piece, piece.from);
+    for (int64_t split = piece.from; split < piece.to; split++) {
+      const SplitPages next =
+          split + 1 < piece.to ? pages_of(piece, split + 1) : pages_of(following, following.from);
+      ahead.begin(pages, next);
       for (int row = 0; row < q.count; row += kQueryTile) {
         const int count = attend_tile(kv.head, pages, split * kSplit, a.window, q, row,
-                                      row ? nothing : ahead, scratch, state);
+                                      row ? nothing : ahead.pages, scratch, state);
         sums.add(row, count, state.peak, state.total, scratch.part, 32, count * 32, hp);
       }
-      if ((split + 1) % length && split + 1 < to) continue;
+      pages = next;
+      if ((split + 1) % length && split + 1 < piece.to) continue;
       ended(split / length, sums);
       sums.reset(q.count, hp);
     }
@@ -158,19 +162,25 @@ inline void Program::attention(Step &s, Worker w) {
   const bool parallel_splits =
       splits_ > 1 && units < 4 * w.count && rows_ * a.n_heads * splits_ <= kPartialRows;
   if (!parallel_splits) {
-    s.units[1].each(units, chunk_of(units, w.count), [&](int64_t unit) {
+    const auto piece_of = [&](int64_t unit) -> Piece {
       const QueryBlock &b = blocks_[size_t(unit / head_units)];
-      const int first_head = int(unit % head_units) * unit_heads_, rows = b.count * unit_heads_;
-      RowSums all;
-      all.out = scratch.out;
-      all.reset(rows, hp);
-      each_span(b, first_split(b), end_split(b), first_head, kSpan,
-                [&](int64_t, const RowSums &sums) {
-                  all.add(0, rows, sums.peak, sums.total, sums.out, hp, 32, hp);
-                });
-      for (int r = 0; r < rows; r++)
-        finish_row(s, b.row + r / unit_heads_, first_head + r % unit_heads_, all.out + r * hp,
-                   all.total[r]);
+      return {&b, int(unit % head_units) * unit_heads_, first_split(b), end_split(b)};
+    };
+    s.units[1].each_run(shared(units, w), [&](int64_t unit, int64_t end) {
+      SplitStream ahead(kv.head.bytes);
+      for (Piece piece = piece_of(unit), next; unit < end; unit++, piece = next) {
+        next = unit + 1 < end ? piece_of(unit + 1) : Piece{};
+        const int rows = piece.block->count * unit_heads_;
+        RowSums all;
+        all.out = scratch.out;
+        all.reset(rows, hp);
+        each_span(piece, next, kSpan, ahead, [&](int64_t, const RowSums &sums) {
+          all.add(0, rows, sums.peak, sums.total, sums.out, hp, 32, hp);
+        });
+        for (int r = 0; r < rows; r++)
+          finish_row(s, piece.block->row + r / unit_heads_, piece.first_head + r % unit_heads_,
+                     all.out + r * hp, all.total[r]);
+      }
     });
   } else {
     // Units are spans, or splits where spans are too few; handed out in long runs, since only
@@ -181,27 +191,33 @@ inline void Program::attention(Step &s, Worker w) {
     float *peaks = reinterpret_cast<float *>(partial_.data()), *totals = peaks + kPartialRows;
     float *outs = totals + kPartialRows;
     total = units * parts;
-    s.units[1].each_run(total, ceil_div(total, w.count + 1), [&](int64_t unit, int64_t end) {
-      for (int64_t next; unit < end; unit = next) {
-        const int64_t of = unit / parts;
-        next = std::min(end, (of + 1) * parts);
-        const QueryBlock &b = blocks_[size_t(of / head_units)];
-        const int first_head = int(of % head_units) * unit_heads_;
-        each_span(b, std::max((unit - of * parts) * length, first_split(b)),
-                  std::min((next - of * parts) * length, end_split(b)), first_head, length,
-                  [&](int64_t part, const RowSums &sums) {
-                    for (int r = 0; r < b.count * unit_heads_; r++) {
-                      const int64_t row = b.row + r / unit_heads_;
-                      const int64_t head = first_head + r % unit_heads_;
-                      const int64_t at = (row * a.n_heads + head) * parts + part;
-                      peaks[at] = sums.peak[r], totals[at] = sums.total[r];
-                      std::memcpy(outs + at * hp, sums.out + r * hp, size_t(hp) * 4);
-                    }
-                  });
+    // The part of [unit, end) that is one block's and one head's.
+    const auto piece_of = [&](int64_t unit, int64_t end) -> Piece {
+      const int64_t of = unit / parts, to = std::min(end, (of + 1) * parts);
+      const QueryBlock &b = blocks_[size_t(of / head_units)];
+      return {&b, int(of % head_units) * unit_heads_,
+              std::max((unit - of * parts) * length, first_split(b)),
+              std::min((to - of * parts) * length, end_split(b))};
+    };
+    s.units[1].each_run(shared(total, w), [&](int64_t unit, int64_t end) {
+      SplitStream ahead(kv.head.bytes);
+      for (Piece piece = piece_of(unit, end), next; unit < end; piece = next) {
+        unit = std::min(end, (unit / parts + 1) * parts);
+        next = unit < end ? piece_of(unit, end) : Piece{};
+        const QueryBlock &b = *piece.block;
+        each_span(piece, next, length, ahead, [&](int64_t part, const RowSums &sums) {
+          for (int r = 0; r < b.count * unit_heads_; r++) {
+            const int64_t row = b.row + r / unit_heads_;
+            const int64_t head = piece.first_head + r % unit_heads_;
+            const int64_t at = (row * a.n_heads + head) * parts + part;
+            peaks[at] = sums.peak[r], totals[at] = sums.total[r];
+            std::memcpy(outs + at * hp, sums.out + r * hp, size_t(hp) * 4);
+          }
+        });
       }
     });
     total = int64_t(blocks_.size()) * a.n_heads;
-    s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+    s.units[2].each(shared(total, w), [&](int64_t unit) {
       const QueryBlock &b = blocks_[size_t(unit / a.n_heads)];
       const int head = int(unit % a.n_heads);
       for (int i = 0; i < b.count; i++) {
@@ -227,7 +243,7 @@ inline void Program::attention(Step &s, Worker w) {
   }
   if (a.head_dim % 32 == 0) return;
   const Slot &o = out(s);
-  s.units[3].each(rows_, chunk_of(rows_, w.count), [&](int64_t row) {
+  s.units[3].each(shared(rows_, w), [&](int64_t row) {
     for (int64_t b = 0; b < o.stride / 32; b++)
       o.store_block(row, b, vf_load(o.row(row) + b * 32), vf_load(o.row(row) + b * 32 + 16));
   });

@@ -7,10 +7,10 @@ namespace kt {
 inline void Program::route_rows(Step &s, Worker w) {
   const kt_router &r = s.op.router;
   float *scratch = route_scratch_.data() + int64_t(w.index) * 2 * kMaxExperts;
-  s.units[0].each(rows_, chunk_of(rows_, w.count), [&](int64_t i) {
+  s.units[0].each(shared(rows_, w), [&](int64_t i) {
     route(r, in(s).row(i), scratch, ids_.data() + i * r.top_k, weights_.data() + i * r.top_k);
   });
-  s.units[1].each(1, 1, [&](int64_t) {
+  s.units[1].each(shared(1, w), [&](int64_t) {
     top_k_ = r.top_k;
     group_by_expert();
   });
@@ -53,7 +53,7 @@ inline void Program::mlp(Step &s, Worker w) {
     return {x.memory[m.encoding].data(), x.row_bytes[m.encoding], pick};
   };
   if (op.order)
-    s.units[3].each(int64_t(blocks.size()), 1, [&](int64_t unit) {
+    s.units[3].each(shared(int64_t(blocks.size()), w), [&](int64_t unit) {
       const ExpertBlock &b = blocks[size_t(unit)];
       for (int64_t i = b.from; i < b.to; i++) gather(s, pick ? pick[i] : i, i, expert(b));
     });
@@ -68,7 +68,7 @@ inline void Program::mlp(Step &s, Worker w) {
   };
 
   int64_t pairs = gate0.pairs(), total = int64_t(blocks.size()) * pairs;
-  s.units[0].each_run(total, chunk_of(total, w.count), [&](int64_t unit, int64_t end) {
+  s.units[0].each_run(shared(total, w), [&](int64_t unit, int64_t end) {
     alignas(64) float gated[kUnitRows * 32];
     while (unit < end) {
       // Gate, then up, of some pairs of an expert: longer streams than pair by pair.
@@ -104,7 +104,7 @@ inline void Program::mlp(Step &s, Worker w) {
 
   pairs = down0.pairs(), total = int64_t(blocks.size()) * pairs;
   float *slots_out = reinterpret_cast<float *>(expert_out_.data());
-  s.units[1].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+  s.units[1].each(shared(total, w), [&](int64_t unit) {
     const ExpertBlock &b = blocks[size_t(unit / pairs)];
     const int64_t pair = unit % pairs, columns = std::min<int64_t>(32, down0.n - pair * 32);
     const Matrix down = matrix_of(op.w[2], expert(b));
@@ -123,7 +123,7 @@ inline void Program::mlp(Step &s, Worker w) {
   // Combined in the order of the router's choice, whatever order the experts ran in.
   const int64_t strips = ceil_div(o.width, 512);
   total = rows_ * strips;
-  s.units[2].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+  s.units[2].each(shared(total, w), [&](int64_t unit) {
     const int64_t row = unit / strips, from = unit % strips * 512,
                   to = std::min(o.width, from + 512);
     for (int j = 0; j < top_k_; j++) {

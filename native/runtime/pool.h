@@ -63,8 +63,16 @@ class Gate {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// The units [0, total) of one phase: handed out in chunks to whoever asks next. Padded: the
-// counters of neighbouring phases do not share a cache line.
+// The units [0, total) of one phase, and how they are handed out: `first` to each of the workers in
+// its first run, and then ever fewer, so that all end together.
+struct Sharing {
+  int64_t total;
+  int workers;
+  int64_t first;
+};
+
+// Hands out the units of one phase, in runs, to whoever asks next. Padded: the counters of
+// neighbouring phases do not share a cache line.
 class alignas(64) Units {
  public:
   // Before the workers start.
@@ -74,28 +82,30 @@ class alignas(64) Units {
     finished_.reset();
   }
   // Runs f(from, to) for runs of units until there are none left, and returns when all of them are
-  // done, whoever did them: what they wrote may then be read. A run has `chunk` units, ever fewer
-  // as they become less, so that all workers end together.
+  // done, whoever did them: what they wrote may then be read.
   template <class F>
-  void each_run(int64_t total, int64_t chunk, F &&f) {
+  void each_run(const Sharing &work, F &&f) {
     // Whoever comes after the end leaves at once: what the phase was made of (the experts of a
-    // layer, say) may already be that of a later one, and `total` with it.
-    if (finished_.value() || total <= 0) return;
-    for (int64_t from = next_.load(std::memory_order_relaxed); from < total;) {
-      const int64_t left = total - from, share = left * chunk / total;
-      const int64_t to = from + std::clamp<int64_t>(share, 1, std::min(chunk, left));
+    // layer, say) may already be that of a later one, and its work with it.
+    if (finished_.value()) return;
+    for (int64_t from = next_.load(std::memory_order_relaxed); from < work.total;) {
+      const int64_t left = work.total - from;
+      const int64_t run = from < work.first * work.workers
+                              ? work.first
+                              : std::min(work.first, left / (2 * work.workers));
+      const int64_t to = from + std::clamp<int64_t>(run, 1, left);
       if (!next_.compare_exchange_weak(from, to, std::memory_order_relaxed)) continue;
       f(from, to);
-      if (done_.fetch_add(to - from, std::memory_order_acq_rel) + to - from == total)
+      if (done_.fetch_add(to - from, std::memory_order_acq_rel) + to - from == work.total)
         finished_.open();
       from = next_.load(std::memory_order_relaxed);
     }
-    finished_.wait_past(0, kPhaseSpin);
+    if (work.total > 0) finished_.wait_past(0, kPhaseSpin);
   }
   // The same for f(unit).
   template <class F>
-  void each(int64_t total, int64_t chunk, F &&f) {
-    each_run(total, chunk, [&](int64_t from, int64_t to) {
+  void each(const Sharing &work, F &&f) {
+    each_run(work, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; i++) f(i);
     });
   }

@@ -66,6 +66,7 @@ class Program {
 
  private:
   static constexpr int64_t kPartialRows = 16384;  // of parallel key splits
+  static constexpr int64_t kFewRows = 8;
   static constexpr int kMaxTables = 4;
   static constexpr int kMaxExperts = 1024;
   static constexpr int kPhases = 4;
@@ -91,6 +92,12 @@ class Program {
   void run(Step &s, Worker w);
 
   int64_t rows_of(const Step &s) const { return s.selected ? batch_->n_logits : rows_; }
+  // Alike units. Each run begins with memory that nothing has fetched, so runs are long: a whole
+  // share where few rows make a step short, else less, in case a worker is slower than the others.
+  Sharing shared(int64_t total, Worker w) const {
+    const int64_t share = total / w.count;
+    return {total, w.count, std::max<int64_t>(1, rows_ <= kFewRows ? share : share * 3 / 4)};
+  }
   Slot &in(const Step &s) { return slots_[size_t(s.op.in)]; }
   Slot &out(const Step &s) { return slots_[size_t(s.op.out)]; }
 

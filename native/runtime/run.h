@@ -62,10 +62,10 @@ inline void Program::work(Worker w) {
 }
 
 // Rows of logits to the caller, each checked on its way.
-inline void Program::give_logits(Worker) {
+inline void Program::give_logits(Worker w) {
   const Slot &s = slots_[size_t(d_.logits_slot)];
   const int64_t whole = s.width / 16 * 16;
-  logit_units_.each(batch_->n_logits, 1, [&](int64_t i) {
+  logit_units_.each(shared(batch_->n_logits, w), [&](int64_t i) {
     const float *from = s.row(i);
     float *to = logits_ + i * s.width;
     vf probe = vf_zero();  // NaN as soon as one value is not finite
@@ -101,7 +101,7 @@ inline void Program::run(Step &s, Worker w) {
 
 inline void Program::rope_tables(Worker w) {
   const int64_t total = rows_ * int64_t(tables_.size());
-  table_units_.each(total, chunk_of(total, w.count), [&](int64_t unit) {
+  table_units_.each(shared(total, w), [&](int64_t unit) {
     const Table &t = tables_[size_t(unit / rows_)];
     const int64_t row = unit % rows_, half = t.rope.dims / 2;
     rope_angles(t.rope, position_[size_t(row)],
@@ -113,7 +113,7 @@ inline void Program::rope_tables(Worker w) {
 inline void Program::embed(Step &s, Worker w) {
   const Matrix m = matrix_of(s.op.w[0], 0);
   Slot &o = out(s);
-  s.units[0].each(rows_, chunk_of(rows_, w.count), [&](int64_t i) {
+  s.units[0].each(shared(rows_, w), [&](int64_t i) {
     const int64_t token = batch_->tokens[i];
     float *x = o.row(i);
     with_format(m.format, [&](auto f) {
@@ -129,7 +129,7 @@ inline void Program::embed(Step &s, Worker w) {
 inline void Program::norm(Step &s, Worker w) {
   const Slot &x = in(s), &o = out(s);
   const int64_t rows = rows_of(s), whole = o.width / 32 * 32;
-  s.units[0].each(rows, chunk_of(rows, w.count), [&](int64_t i) {
+  s.units[0].each(shared(rows, w), [&](int64_t i) {
     const float *row = x.row(i);
     const vf scale = vf_set1(rms_scale(row, x.width, s.op.eps));
     for (int64_t c = 0; c < whole; c += 32)
@@ -173,10 +173,9 @@ inline void Program::linear(Step &s, Worker w) {
   }
   const int64_t rows = rows_of(s), block = unit_rows(rows);
   const int64_t total = ceil_div(rows, block) * pairs;
-  if (op.order)
-    s.units[1].each(rows, chunk_of(rows, w.count), [&](int64_t i) { gather(s, i, i, 0); });
+  if (op.order) s.units[1].each(shared(rows, w), [&](int64_t i) { gather(s, i, i, 0); });
   const Rows gathered = {gathered_.data(), encoded_row_bytes(m[0].encoding, m[0].k), nullptr};
-  s.units[0].each(total, chunk_of(total, w.count), [&](int64_t unit) {
+  s.units[0].each(shared(total, w), [&](int64_t unit) {
     const int64_t pair = unit % pairs, from = unit / pairs * block;
     int i = op.n_weights - 1;
     while (pair < first_pair[i]) i--;
@@ -196,7 +195,7 @@ inline void Program::linear(Step &s, Worker w) {
 inline void Program::select(Step &s, Worker w) {
   const Slot &x = in(s), &o = out(s);
   const int64_t rows = batch_->n_logits;
-  s.units[0].each(rows, chunk_of(rows, w.count), [&](int64_t i) {
+  s.units[0].each(shared(rows, w), [&](int64_t i) {
     std::memcpy(o.row(i), x.row(batch_->logit_rows[i]), size_t(x.stride) * 4);
   });
 }
