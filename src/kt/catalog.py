@@ -39,7 +39,7 @@ HUB_HOSTS = ("huggingface.co/", "www.huggingface.co/", "hf.co/")
 HOW_TO_NAME = "Give an alias (`kt models` lists them), a path, or a hub repository as owner/name."
 _HUB_URL = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/"
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+))?"
     r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?:/(?P<file>[^?#]+))?)?/?(?:[?#].*)?"
 )
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -73,10 +73,18 @@ class Entry:
     size_bytes: int | None = None
     experts_bytes: int | None = None
 
+    @property
+    def typed(self) -> str:
+        """What to type for it: an alias, a path, owner/name[:QUANT] or owner/name/FILE.gguf."""
+        if self.family is not None or not self.repo:  # only aliases have a family
+            return self.name if self.path is None or self.packaged else str(self.path)
+        between = "/" if self.files.endswith(".gguf") else ":"
+        return self.repo + (between + self.files if self.files else "")
+
 
 def resolve(text: str, entries: Mapping[str, Entry] | None = None) -> Entry:
     """The entry that `text` names: alias first, then path, then owner/name[:QUANT],
-    owner/name/FILE.gguf, or the address of one of these at huggingface.co.
+    owner/name/FILE.gguf, or the address of one of these at huggingface.co (hf.co/owner/name:QUANT).
 
     Raises UsageError for a name that is none of these, ModelError for a path that does not exist.
     """
@@ -229,14 +237,14 @@ def _from_url(text: str) -> Entry:
         raise UsageError(
             f"{text} is not the address of a model at huggingface.co", hint=HOW_TO_NAME
         )
-    repo, revision, file = match["repo"], match["revision"], match["file"]
+    repo, revision, file, quant = match.group("repo", "revision", "file", "quant")
     if file and not file.endswith(".gguf"):
         raise UsageError(f"{text} is a single file", hint=f"The whole model: kt run {repo}")
     return Entry(
-        name=repo.partition("/")[2],
+        name=repo.partition("/")[2] + (f":{quant}" if quant else ""),
         repo=repo,
         revision=None if revision == "main" else revision,
-        files=file or "",
+        files=file or quant or "",
     )
 
 

@@ -100,11 +100,49 @@ def test_options_reach_the_server(home):
     # The system turn adds its text, its mark and its end.
     assert result["prompt_tokens"] == 4 + 2 + 5
     refused = kt_chat(home, "--model", "gpt-4", "hi")
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[0] == "error: unknown model 'gpt-4'"
+    assert "Served here: fake-1b; without --model the newest is asked." in refused.stderr
+    refused = kt_chat(home, "--url", state.read(home).url, "--model", "gpt-4", "hi")
     assert refused.returncode == 1
     assert refused.stderr.splitlines() == [
         "error: the model 'gpt-4' is not served here; ask for 'fake-1b'",
         "Leave out --model, or give the name of the one that is served",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("tinny", 2, ["unknown model 'tinny'", "Did you mean tiny"]),
+        ("/nowhere/[red]x.gguf", 4, ["no such file or folder: /nowhere/[red]x.gguf"]),
+        ("", 2, ["MODEL is empty"]),
+        ("owner/name", 2, ["owner/name is not downloaded yet", "kt run owner/name downloads it"]),
+    ],
+)
+def test_a_model_that_is_not_here(tmp_path, name, status, words):
+    done = kt_chat(tmp_path, "--model", name, "hi")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert all(word in " ".join(done.stderr.split()) for word in words), done.stderr
+
+
+def test_the_server_that_runs_a_model_is_asked(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    servers = [
+        start_server(tmp_path, "--reply", f"I am {name}", "--also", str(tmp_path / name))
+        for name in ("a", "b")
+    ]
+    try:
+        for name in ("a", "b"):
+            (tmp_path / f"link-{name}").symlink_to(tmp_path / name)
+            for given in (str(tmp_path / name), f"./{name}", f"./link-{name}"):
+                done = kt_chat(tmp_path, "--model", given, "hi")
+                assert (done.stdout, done.stderr) == (f"I am {name}\n", "")
+    finally:
+        for server in servers:
+            server.terminate()
+            server.communicate(timeout=15)
 
 
 @pytest.fixture

@@ -85,13 +85,3 @@ def test_the_model_s_own_temperature_is_used_unless_another_is_asked_for() -> No
         asked = answers._sampling({"messages": [], "temperature": 0.0, "max_tokens": 7})
     assert (own.temperature, own.top_k, own.max_tokens) == (0.3, 20, None)
     assert (asked.temperature, asked.top_k, asked.max_tokens) == (0.0, 20, 7)
-
-
-def test_what_is_here_can_be_loaded(tmp_path) -> None:
-    (tmp_path / "model.gguf").touch()
-    found = local.find(str(tmp_path / "model.gguf"))
-    assert found is not None and (found.name, found.path) == ("model", tmp_path / "model.gguf")
-    tiny = local.find("tiny")
-    assert tiny is not None and tiny.packaged
-    for name in ("qwen3-30b", "owner/name", "no such model", str(tmp_path / "none.gguf")):
-        assert local.find(name) is None

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--reply", default="Hello **world**!")
     parser.add_argument("--key", action="append", default=[])
     parser.add_argument("--stay", action="store_true")
+    parser.add_argument("--also", action="append", default=[], help="another name of the model")
     parser.add_argument("--grace", type=float, default=serving.GRACE_SECONDS)
     options = parser.parse_args()
     serving.GRACE_SECONDS = options.grace
@@ -45,7 +46,8 @@ def main() -> int:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return error.exit_code
     with Engine(executor, TextTokenizer(), model_name="fake-1b") as engine:
-        app = create_app(engine, TextTokenizer(), {"model": "fake-1b"}, api_keys=options.key)
+        info = {"model": "fake-1b", "aliases": options.also}
+        app = create_app(engine, TextTokenizer(), info, api_keys=options.key)
         serving.serve(app, listener=listener, home=options.home, ready=say)
     say("closed")
     return 0

@@ -280,7 +280,7 @@ def test_a_port_that_is_none(port):
 
 
 def live_state(pid: int, port: int) -> state.ServerState:
-    return state.ServerState(f"http://127.0.0.1:{port}", pid, "m", 1.5)
+    return state.ServerState(f"http://127.0.0.1:{port}", pid, "m", 1.5, ("m", "/a/m.gguf"))
 
 
 def test_the_state_file(tmp_path):
@@ -290,7 +290,13 @@ def test_the_state_file(tmp_path):
         path = state.write(home, written)
         assert path.stat().st_mode & 0o777 == 0o600
         assert list(home.iterdir()) == [path]
-        assert set(json.loads(path.read_text())) == {"url", "pid", "model", "started"}
+        assert set(json.loads(path.read_text())) == {
+            "url",
+            "pid",
+            "model",
+            "started",
+            "names",
+        }
         assert state.read(home) == written
         # Another server's file is not ours to remove.
         state.remove(home, os.getpid() + 1)

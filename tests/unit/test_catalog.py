@@ -130,14 +130,21 @@ def test_nothing_names_no_model() -> None:
         ("?library=x", None, ""),
         ("/tree/main", None, ""),
         ("/tree/v2", "v2", ""),
+        (":Q4_K_M", None, "Q4_K_M"),
         ("/blob/main/a.Q8_0.gguf", None, "a.Q8_0.gguf"),
         ("/resolve/main/q/a.gguf?download=true", None, "q/a.gguf"),
     ],
 )
 def test_addresses_at_the_hub(host: str, rest: str, revision: str | None, files: str) -> None:
     entry = catalog.resolve(f"{host}/owner/Name{rest}")
-    assert (entry.repo, entry.name) == ("owner/Name", "Name")
+    quant = rest if rest.startswith(":") else ""
+    assert (entry.repo, entry.name) == ("owner/Name", f"Name{quant}")
     assert (entry.revision, entry.files) == (revision, files)
+
+
+@pytest.mark.parametrize("text", ["tiny", "owner/a:Q8_0", "owner/a", "owner/a/b.Q8_0.gguf"])
+def test_what_is_typed_for_an_entry(text: str) -> None:
+    assert catalog.resolve(text).typed == text
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,13 @@ class Measures:
         return (self.tokens - 1) / self.decode if told else None
 
 
-def find_url(
-    url: str | None, home: Path, say: Callable[[str], None], model: str | None = None
-) -> str:
+def find_url(url: str | None, home: Path, say: Callable[[str], None]) -> str:
     """`url` (an address, a port, with the API's path or without) as the base of a server's URLs, or
-    that of a running server: the one that was started under the name `model`, else the newest;
-    `say` is told if there are several. Raises NoServer, UsageError.
+    that of the newest server running here; `say` is told if there are several. Raises NoServer,
+    UsageError.
     """
     if url is None:
-        return (serving(home, model) if model else None) or _newest(home, say)
+        return _newest(home, say)
     full = url if "://" in url else f"http://{url}"
     if re.match(r"\d+(/|$)", url):
         full = f"http://127.0.0.1:{url}"
@@ -95,11 +93,6 @@ def find_url(
     if not valid:
         raise UsageError(f"{url!r} is not a server's URL", hint="for example http://127.0.0.1:8000")
     return re.sub(r"(/v1(/.*)?|/health)?/*$", "", full)
-
-
-def serving(home: Path, model: str) -> str | None:
-    """The URL of the newest running server of `model`."""
-    return next((server.url for server in state.living(home) if server.model == model), None)
 
 
 def _newest(home: Path, say: Callable[[str], None]) -> str:

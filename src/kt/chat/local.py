@@ -6,11 +6,10 @@ from collections.abc import Callable, Generator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kt import catalog
 from kt.chat.client import Measures, Thought
 from kt.engine.launch import launch, prepare
 from kt.engine.request import Delta, Finished, Request, Sampling
-from kt.errors import KtError, ModelError, UsageError
+from kt.errors import KtError
 from kt.machine.survey import survey
 from kt.server.profile import profile_of
 from kt.server.sampling_defaults import SamplingDefaults, from_checkpoint
@@ -18,21 +17,11 @@ from kt.server.sampling_defaults import SamplingDefaults, from_checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kt.catalog import Entry
     from kt.engine.launch import Running
     from kt.server.output import Piece
 
 _END_TOKENS = 16
 """So many of a prompt's last tokens tell whether it has opened a thought."""
-
-
-def find(name: str) -> Entry | None:
-    """The model that `name` means, if its files are on this machine: a path, or a part of kt."""
-    try:
-        entry = catalog.resolve(name)
-    except (UsageError, ModelError):
-        return None
-    return entry if entry.path is not None else None
 
 
 class Local:

@@ -9,7 +9,7 @@ import typer
 
 from kt import settings, words
 from kt.cli import interrupt, render
-from kt.errors import UsageError
+from kt.errors import ModelError, UsageError
 
 # For a model whose own files do not say.
 TEMPERATURE = 0.7
@@ -18,7 +18,6 @@ MAX_TOKENS = 2048
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kt.catalog import Entry
     from kt.chat.client import Answers
     from kt.chat.session import Session
 
@@ -35,8 +34,8 @@ def chat(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The model's name; default: the first one served. One that no server here serves, "
-            "such as tiny, is loaded for this chat if its files are here.",
+            help="An alias, path or repository; default: the first one served. One that no server "
+            "here serves, such as tiny, is loaded for this chat if its files are here.",
         ),
     ] = None,
     system: Annotated[str, typer.Option(metavar="TEXT", help="A system prompt.")] = "",
@@ -74,7 +73,7 @@ def chat(
     client = _answers(url, model, home, api_key)
     try:
         options: dict[str, Any] = {"max_tokens": max_tokens or MAX_TOKENS}
-        name = model or client.model()
+        name = model if model and url else client.model()
         if temperature is None and not client.names_temperature():
             temperature = TEMPERATURE
         if temperature is not None:
@@ -90,28 +89,54 @@ def chat(
 
 
 def _answers(url: str | None, model: str | None, home: Path, api_key: str | None) -> Answers:
-    """A server, or the model itself where no server has it and its files are here."""
-    from kt.chat.client import Client, find_url, serving
+    from kt.chat.client import Client, find_url
 
-    if url is None and api_key is None and model is not None and serving(home, model) is None:
-        from kt.chat import local
-
-        entry = local.find(model)
-        if entry is not None and serving(home, entry.name) is None:
-            return _loaded(entry)
-    return Client(find_url(url, home, render.note, model), api_key)
+    if url is None and model is not None:
+        return _named(model, home, api_key)
+    return Client(find_url(url, home, render.note), api_key)
 
 
-def _loaded(entry: Entry) -> Answers:
+def _named(model: str, home: Path, api_key: str | None) -> Answers:
+    """The newest server of this model, else the model itself if its files are here. Raises
+    KtError."""
+    from kt import catalog
+    from kt.chat.client import START_HINT, Client, NoServer
+    from kt.cli import runnable
+    from kt.server import state
+
+    servers = state.living(home)
+
+    def server_of(name: str) -> Client | None:
+        urls = (server.url for server in servers if server.serves(name))
+        return next((Client(url, api_key) for url in urls), None)
+
+    if client := server_of(model):
+        return client
+    try:
+        entry = catalog.resolve(model)
+        if client := server_of(str(entry.path.resolve()) if entry.path else entry.name):
+            return client
+        if api_key is not None:
+            raise NoServer(f"no kt server here serves {entry.name}", hint=START_HINT)
+        runnable.check(entry)
+        return _loaded(entry.name, runnable.files(entry), entry.packaged)
+    except (UsageError, ModelError) as error:
+        if not servers:
+            raise
+        served = ", ".join(dict.fromkeys(server.model for server in servers))
+        hint = f"Served here: {served}; without --model the newest is asked. {error.hint}"
+        raise type(error)(error.message, hint=hint) from None
+
+
+def _loaded(name: str, path: Path, packaged: bool) -> Answers:
     """The model in this process. What is a part of kt is loaded before it could be announced."""
     from kt.chat.local import Local
 
-    assert entry.path is not None
     variant = settings.load().variant
-    if entry.packaged:
-        return Local.start(entry.name, entry.path, variant=variant)
-    with render.progress(f"Loading {entry.name}") as update:
-        return Local.start(entry.name, entry.path, variant=variant, progress=update)
+    if packaged:
+        return Local.start(name, path, variant=variant)
+    with render.progress(f"Loading {name}") as update:
+        return Local.start(name, path, variant=variant, progress=update)
 
 
 def _question(prompt: str | None) -> str | None:

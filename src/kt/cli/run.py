@@ -155,7 +155,7 @@ def run(
             if prompt is not None:
                 _answer(running, prompt)
             else:
-                names = sorted({model, entry.repo or model} - {entry.name})
+                names = sorted({model, entry.repo or model, str(path.resolve())} - {entry.name})
                 info: dict[str, Any] = {"model": entry.name, "aliases": names, **forms}
                 info["plan"] = prepared.plan.to_json()
                 limits = {"api_keys": api_key or [], "timeout": request_timeout, "cors": cors or []}

@@ -43,6 +43,6 @@ def files(entry: Entry) -> Path:
 
     if not download.is_cached(entry):
         raise UsageError(
-            f"{entry.repo} is not downloaded yet", hint=f"kt run {entry.name} downloads it."
+            f"{entry.repo} is not downloaded yet", hint=f"kt run {entry.typed} downloads it."
         )
     return download.fetch(entry, offline=True)

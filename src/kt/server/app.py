@@ -66,7 +66,7 @@ def create_app(
     profile = profile_of(tokenizer.template, info)
     service = Service(engine, tokenizer, info, profile, generations)
     app.state.api_keys = tuple(api_keys)
-    app.state.model = service.model
+    app.state.model, app.state.names = service.model, service.names
     app.state.generations = generations
     _add_information(app, service, metrics, defaults)
     routes.add_openai(app, service)

@@ -137,7 +137,8 @@ def _announce(
 ) -> None:
     url = url_of(listener)
     if home is not None:
-        found = state.ServerState(url, os.getpid(), app.state.model, time.time())
+        names = tuple(sorted(app.state.names))
+        found = state.ServerState(url, os.getpid(), app.state.model, time.time(), names)
         try:
             state.write(home, found)
         except OSError as error:

@@ -19,12 +19,18 @@ MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ServerState:
-    """A running server. url: http://host:port without a path. started: seconds since 1970."""
+    """A running server. url: http://host:port without a path. started: seconds since 1970. names:
+    what else `model` is called, the path of its files among them."""
 
     url: str
     pid: int
     model: str
     started: float
+    names: tuple[str, ...] = ()
+
+    def serves(self, *names: str) -> bool:
+        """Whether one of these means its model."""
+        return not {self.model, *self.names}.isdisjoint(names)
 
 
 def write(home: Path, state: ServerState) -> Path:
@@ -93,10 +99,14 @@ def _parse(text: str) -> ServerState | None:
     try:
         fields = json.loads(text)
         state = ServerState(
-            str(fields["url"]), int(fields["pid"]), str(fields["model"]), float(fields["started"])
+            str(fields["url"]),
+            int(fields["pid"]),
+            str(fields["model"]),
+            float(fields["started"]),
+            tuple(map(str, fields.get("names", ()))),
         )
         _address(state.url)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     # Numbers below 1 mean groups of processes.
     return state if 0 < state.pid < 1 << 31 else None
