@@ -230,7 +230,7 @@ def test_offline_without_a_copy(run: Run) -> None:
     assert status == 6
     assert "HF_HUB_OFFLINE is set, and owner/not-here is not in the cache" in err
     status, _, err = run("owner/not-here", "--dry-run")
-    assert status == 2
+    assert status == 6
     assert "owner/not-here is not downloaded yet, and HF_HUB_OFFLINE keeps kt from asking" in err
     assert err.splitlines()[-1].startswith("Connect and unset HF_HUB_OFFLINE")
 
@@ -301,11 +301,24 @@ def test_a_dry_run_of_what_is_not_here_knows_the_catalogue(
     assert status == 5
     assert "61100000000 bytes of weights" in err and "Nothing was downloaded" in err
     status, out, err = run("llama3.1-8b", "--dry-run", "--json")
-    assert status == 2
+    assert status == 6
     document = json.loads(out)
-    assert document["fits"] is False and document["error"]["status"] == 2
+    assert document["fits"] is None and document["error"]["status"] == 6
     assert document["error"]["message"] in err
     assert "is not downloaded yet (weights of 15.0 GiB; kt may use 20.0 GiB" in err
+
+
+def test_a_dry_run_without_a_network_knows_the_catalogue(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    limit_memory(monkeypatch, 20 * GIB)
+    status, out, err = run("llama3.1-8b", "--dry-run", "--json")
+    assert status == 6 and json.loads(out)["fits"] is None
+    assert "(weights of 15.0 GiB; kt may use 20.0 GiB of memory): cannot reach the hub" in err
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ def show_download(found: Preview, machine: Machine, *, as_json: bool) -> None:
 @contextmanager
 def failures(*, as_json: bool) -> Iterator[None]:
     """With --json a program finds on stdout why there is no plan; people find it on stderr."""
+    from kt.hub_errors import Unreachable
     from kt.placement.refusal import PlanDoesNotFit
 
     try:
@@ -113,7 +114,8 @@ def failures(*, as_json: bool) -> Iterator[None]:
         if as_json:
             reason = {"status": problem.exit_code, "message": problem.message, "hint": problem.hint}
             plan = {"plan": problem.plan} if isinstance(problem, PlanDoesNotFit) else {}
-            render.json({"fits": False, **plan, "error": reason})
+            fits = None if isinstance(problem, Unreachable) else False
+            render.json({"fits": fits, **plan, "error": reason})
         raise
 
 

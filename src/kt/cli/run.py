@@ -211,26 +211,25 @@ def _locate(
 def _preview(entry: Entry, wanted: settings.Settings, machine: Machine) -> Preview:
     """What a dry run tells of a model that is not here. Raises DoesNotFit, DownloadError."""
     from kt import download
+    from kt.hub_errors import Unreachable
     from kt.placement.plan import admit
 
-    if wanted.offline:
-        raise _no_files(entry, machine)
-    found = download.preview(entry, token=wanted.hf_token)
-    admit(sum(found.weights.values()), machine, entry.name)
-    return found
-
-
-def _no_files(entry: Entry, machine: Machine) -> UsageError:
-    """Without its files there is no plan, but the catalogue may know how large the weights are."""
-    known = ""
+    # Without its files there is no plan, but the catalogue may know how large the weights are.
+    absent = f"{entry.repo} is not downloaded yet"
     if entry.size_bytes:
         usable = format_bytes(machine.memory.usable)
-        known = f" (weights of {format_bytes(entry.size_bytes)}; kt may use {usable} of memory)"
-    return UsageError(
-        f"{entry.repo} is not downloaded yet{known}, and HF_HUB_OFFLINE keeps kt from asking the "
-        "hub about it",
-        hint="Connect and unset HF_HUB_OFFLINE, or give the path of a model on this machine.",
-    )
+        absent += f" (weights of {format_bytes(entry.size_bytes)}; kt may use {usable} of memory)"
+    if wanted.offline:
+        raise Unreachable(
+            f"{absent}, and HF_HUB_OFFLINE keeps kt from asking the hub about it",
+            hint="Connect and unset HF_HUB_OFFLINE, or give the path of a model on this machine.",
+        )
+    try:
+        found = download.preview(entry, token=wanted.hf_token)
+    except Unreachable as error:
+        raise Unreachable(f"{absent}: {error.message}", hint=error.hint) from error
+    admit(sum(found.weights.values()), machine, entry.name)
+    return found
 
 
 def _launch(
