@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,7 +23,8 @@ LFS_MINIMUM = 1000  # files of at least so many bytes are served as LFS files
 @dataclass
 class Repo:
     """files: content by path. gated: only with the token "secret". cuts: after how many bytes the
-    next bodies are dropped. lies: other content than announced. cdn: files are elsewhere."""
+    next bodies are dropped. lies: other content than announced. cdn: files are elsewhere. tells:
+    changes what the hub says of it. drip: seconds between two bytes of that."""
 
     files: dict[str, bytes]
     gated: bool = False
@@ -28,6 +32,8 @@ class Repo:
     lies: dict[str, bytes] = field(default_factory=dict)
     ignore_range: bool = False
     cdn: bool = False
+    tells: Callable[[Any], Any] = lambda info: info
+    drip: float = 0.0
 
     @property
     def commit(self) -> str:
@@ -141,14 +147,20 @@ class _Handler(BaseHTTPRequestHandler):
                 sha256 = hashlib.sha256(data).hexdigest()
                 item["lfs"] = {"size": len(data), "sha256": sha256, "pointerSize": 130}
             siblings.append(item)
-        body = json.dumps(
-            {"id": name, "modelId": name, "sha": repo.commit, "siblings": siblings}
-        ).encode()
+        info = {"id": name, "modelId": name, "sha": repo.commit, "siblings": siblings}
+        told = repo.tells(info)
+        body = told if isinstance(told, bytes) else json.dumps(told).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if not repo.drip:
+            self.wfile.write(body)
+            return
+        with suppress(OSError):  # whoever asked has left
+            for byte in body:
+                self.wfile.write(bytes([byte]))
+                time.sleep(repo.drip)
 
     def _file(self, repo: Repo, revision: str, name: str) -> None:
         if revision not in ("main", repo.commit):

@@ -7,13 +7,14 @@ import errno
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
-from kt import download, transfer
+from kt import download, hub_repo, transfer
 from kt.catalog import Entry
 from kt.errors import DownloadError, ModelError, UsageError
 from tests.hub import Hub, Repo
@@ -316,3 +317,71 @@ def test_a_disk_that_is_full_already_is_said_as_such(
     monkeypatch.setattr(download.shutil, "copy2", full)
     with pytest.raises(DownloadError, match="the disk is full"):
         download.fetch(MODEL)
+
+
+def changed(place: str, value: object) -> Callable[[Any], Any]:
+    """Of what the hub says, the field at `place` ("siblings.0.size")."""
+
+    def change(info: Any) -> Any:
+        at, (*path, last) = info, place.split(".")
+        for part in path:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        at[last] = value
+        return info
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "tells",
+    [
+        lambda info: b"<html>Log in here</html>",
+        lambda info: b"",
+        lambda info: [1, 2],
+        lambda info: None,
+        lambda info: {},
+        changed("sha", "../../../outside"),
+        changed("sha", None),
+        changed("siblings", ["x"]),
+        changed("siblings", [{}]),
+        changed("siblings.0.rfilename", 5),
+        changed("siblings.0.rfilename", "../../outside.gguf"),
+        changed("siblings.0.rfilename", "a/../../../outside.gguf"),
+        changed("siblings.0.rfilename", "/tmp/outside.gguf"),
+        changed("siblings.0.rfilename", ""),
+        changed("siblings.0.blobId", "../outside"),
+        changed("siblings.0.blobId", None),
+        changed("siblings.0.size", "12"),
+        changed("siblings.0.size", None),
+        changed("siblings.0.size", -5),
+        changed("siblings.0.size", 1.5),
+        changed("siblings.1.lfs", {"size": 1}),
+        changed("siblings.1.lfs", "x"),
+        changed("siblings.1.lfs.sha256", "VICTIM"),
+        changed("siblings.1.lfs.sha256", "../../VICTIM"),
+    ],
+)
+def test_what_no_hub_says(hub: Hub, tmp_path: Path, tells: Callable[[Any], Any]) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+
+    def aimed(info: Any) -> Any:
+        told = tells(info)
+        if isinstance(told, bytes):
+            return told
+        return json.loads(json.dumps(told).replace("VICTIM", str(victim)))
+
+    hub.repos["owner/model"].tells = aimed
+    for ask in (download.preview, download.fetch):
+        with pytest.raises(DownloadError, match="does not answer as a hub does") as caught:
+            ask(MODEL)
+        assert "HF_ENDPOINT" in caught.value.hint
+    assert victim.read_text() == "mine"
+    assert [path for path in tmp_path.rglob("*") if path != victim] == []
+
+
+def test_a_hub_that_drips(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repos["owner/model"].drip = 0.2
+    monkeypatch.setattr(hub_repo, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(DownloadError, match=r"the hub has not answered in 0\.5 s"):
+        download.preview(MODEL)
