@@ -16,6 +16,7 @@ INDEX = "model.safetensors.index.json"
 _SMALL = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken")
 _NOT_MODELS = ("mmproj", "imatrix")
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
+_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors)")
 
 
 def wants_gguf(sizes: Mapping[str, int], files: str) -> bool:
@@ -29,7 +30,8 @@ def gguf_files(sizes: Mapping[str, int], files: str, repo: str) -> list[str]:
     """The one GGUF set (all its parts, in order) that `files` names: a file name, a quantisation,
     or "".
 
-    Raises UsageError with the choices and their sizes if there is none or more than one.
+    Raises UsageError with the choices and their sizes if there is none or more than one, ModelError
+    if parts are missing.
     """
     sets: dict[str, list[str]] = {}
     for name in sorted(sizes):
@@ -39,7 +41,7 @@ def gguf_files(sizes: Mapping[str, int], files: str, repo: str) -> list[str]:
     if not chosen:
         chosen = [key for key in sets if not files or _has_word(key, files)]
     if len(chosen) == 1:
-        return sets[chosen[0]]
+        return _whole(sets[chosen[0]], repo)
     if not sets:
         raise ModelError(f"{repo} has no GGUF file")
     listing = [
@@ -74,7 +76,7 @@ def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list
                 f"{repo} has no safetensors and no GGUF weights",
                 hint="kt reads only these; pickled weights can run code and are never loaded.",
             )
-        return names
+        return _whole(names, repo)
     try:
         weight_map = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
         named = sorted(set(weight_map.values()))
@@ -84,6 +86,24 @@ def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list
     if missing:
         raise ModelError(f"{repo} lacks files that its index names: {', '.join(missing)}")
     return named
+
+
+def _whole(names: list[str], repo: str) -> list[str]:
+    """`names`, if they are all parts of what they are parts of. Raises ModelError."""
+    wanted = dict.fromkeys(
+        f"{part['stem']}-{number:05d}-of-{part['count']}{part['suffix']}"
+        for part in map(_PART.fullmatch, names)
+        if part
+        for number in range(1, int(part["count"]) + 1)
+    )
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise ModelError(
+            f"{repo} lacks {len(missing)} of {len(wanted)} parts: {', '.join(missing[:5])}{more}",
+            hint="Nothing was downloaded. Choose another repository of this model.",
+        )
+    return names
 
 
 def _has_word(name: str, word: str) -> bool:

@@ -189,6 +189,26 @@ def test_an_unclear_choice_lists_the_files(hub: Hub, files: str) -> None:
     assert "mmproj" not in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("here", "missing"),
+    [
+        (["x-00001-of-00003.gguf", "x-00003-of-00003.gguf"], "1 of 3 parts: x-00002-of-00003.gguf"),
+        (
+            ["config.json", "model-00001-of-00003.safetensors"],
+            "2 of 3 parts: model-00002-of-00003.safetensors, model-00003-of-00003.safetensors",
+        ),
+    ],
+)
+def test_missing_parts_are_known_before_the_download(
+    hub: Hub, here: list[str], missing: str
+) -> None:
+    hub.repos["owner/model"].files = {name: bytes(2000) for name in here}
+    for ask in (download.preview, download.fetch):
+        with pytest.raises(ModelError, match=f"owner/model lacks {missing}"):
+            ask(MODEL)
+    assert not any(hub.sent(name) for name in here if name != "config.json")
+
+
 def test_an_index_decides_which_safetensors(hub: Hub) -> None:
     index = {"weight_map": {"a": "model-1.safetensors"}}
     hub.repos["owner/sharded"] = Repo(
