@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -149,6 +150,20 @@ def test_a_process_that_has_gone_is_started_again() -> None:
     trial._process.kill()
     trial._process.wait()
     assert trial.error(Grammar("regex", "a")) == ""
+    trial.close()
+
+
+def test_who_kills_the_process_says_nothing_about_a_grammar() -> None:
+    trial = Trial(WORDS)
+    assert trial.error(SCHEMA) == ""  # it has started
+    process = trial._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)  # so that it is killed in the middle of the next
+    killer = threading.Timer(0.3, process.kill)
+    killer.start()
+    assert trial.error(chain(3)) == ""
+    assert process.poll() == -signal.SIGKILL and not trial._too_much
+    killer.join()
     trial.close()
 
 

@@ -30,6 +30,8 @@ sys.path[:] = sys.argv[3:]
 from kt.engine.grammar_child import serve
 serve(float(sys.argv[1]), int(sys.argv[2]))
 """
+_ITS_OWN: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT)
+"""What ends the process if a grammar overflows its stack, or its memory."""
 _REMEMBERED: Final = 64
 _USUAL_STACK: Final = 2 << 20
 """Bytes of a thread's stack where the main thread's has no limit: glibc's choice."""
@@ -59,16 +61,16 @@ class Trial:
             for key, message in self._too_much:  # a client may try again and again
                 if key == hash(grammar):
                     raise TooMuch(message)
-            if self._process is None or self._process.poll() is not None:
-                self._drop()
-                self._process = self._start()
-            reply = self._ask(self._process, grammar)
-            if not reply.endswith(b"\n"):
-                error = self._obituary(self._process)
-                if isinstance(error, TooMuch):
-                    self._too_much.append((hash(grammar), error.message))
-                raise error
-        return str(json.loads(reply))
+            for _ in range(2):
+                reply = self._ask(self._living(), grammar)
+                if reply.endswith(b"\n"):
+                    return str(json.loads(reply))
+                error = self._obituary()
+                if error is not None:
+                    break
+            if isinstance(error, TooMuch):
+                self._too_much.append((hash(grammar), error.message))
+            raise error or KtError("the process that tries grammars is killed again and again")
 
     def close(self) -> None:
         """Ends the process, whatever it is doing."""
@@ -97,15 +99,26 @@ class Trial:
             process.stdin.flush()
         return process.stdout.readline()
 
-    def _obituary(self, process: subprocess.Popen[bytes]) -> KtError:
-        status = process.wait()
+    def _living(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._drop()
+            self._process = self._start()
+        return self._process
+
+    def _obituary(self) -> KtError | None:
+        """Why there was no reply; None if somebody killed the process, which says nothing about the
+        grammar."""
+        assert self._process is not None
+        status = self._process.wait()
         self._drop()
         if self._closed:
             return _closing()
         if status == -signal.SIGALRM:
             return TooMuch(f"compiling it takes longer than {SECONDS:g} seconds")
-        if status < 0:
+        if -status in _ITS_OWN:
             return TooMuch("it is too large, or nested too deeply, to be compiled")
+        if status < 0:
+            return None
         return KtError(f"the process that tries grammars has ended with status {status}")
 
     def _drop(self) -> None:
