@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -547,6 +548,18 @@ def test_one_question_on_a_terminal(home):
     assert "Hello world" in shown
     assert terminal.finish() == 0
     terminal.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(home, terminal, number):
+    usual = termios.tcgetattr(terminal.fd)
+    terminal.say("/help\r")
+    terminal.expect("Ctrl-C: stop the answer")
+    terminal.expect("\n>")
+    assert termios.tcgetattr(terminal.fd) != usual
+    os.kill(terminal.pid, number)
+    assert terminal.finish() == -number
+    assert termios.tcgetattr(terminal.fd) == usual
 
 
 def test_json_needs_a_question(home):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,15 @@ class NotStarted(KtError):
     """The server ended before it was ready; the message is its own."""
 
 
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def _end_with_parent() -> None:
+    """Also where the parent is killed and can tidy up nothing."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 @contextmanager
 def started(model: str, options: Sequence[str]) -> Iterator[str]:
     """The URL of a server for `model` on a free port, which ends with the context.
@@ -28,7 +39,9 @@ def started(model: str, options: Sequence[str]) -> Iterator[str]:
     """
     command = [sys.executable, "-m", "kt", "run", model, "--port", "0", *options]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=_end_with_parent
+        )
         try:
             assert process.stdout is not None
             ready = re.match(r"Ready: (\S+)/v1", process.stdout.readline())

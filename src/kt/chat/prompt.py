@@ -19,6 +19,7 @@ from kt import words
 HISTORY_NAME = "chat_history"
 PROMPT = "> "
 CONTINUATION = ". "
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def line_reader(home: Path, commands: list[str]) -> Callable[[], str]:
@@ -38,24 +39,31 @@ def line_reader(home: Path, commands: list[str]) -> Callable[[], str]:
 
 
 def _question(session: PromptSession[str]) -> str:
-    """One question. Ctrl-C after Enter is for the answer: it is sent again as a signal."""
-    late = False
+    """One question. Ctrl-C after Enter is for the answer: it is sent again as a signal. So are
+    signals that end kt, once the terminal is as it was: raised in the middle of the toolkit's
+    drawing they would leave it in raw mode."""
+    arrived: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        nonlocal late
-        late = True
+        arrived.append(number)
         loop = session.app.loop
         if loop is not None and session.app.is_running:
             loop.call_soon_threadsafe(_give_up, session)
 
     # The toolkit's own handler would swallow a signal that comes after Enter.
-    before = signal.signal(signal.SIGINT, note)
+    handled = [n for n in _SIGNALS if callable(signal.getsignal(n))]
+    before = {number: signal.signal(number, note) for number in handled}
     try:
         text = session.prompt(PROMPT, handle_sigint=False)
-        late = _pressed_ahead(session) or late
+        if _pressed_ahead(session):
+            arrived.append(signal.SIGINT)
     finally:
-        signal.signal(signal.SIGINT, before)
-    if late:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in arrived:
+            if late != signal.SIGINT:
+                signal.raise_signal(late)
+    if arrived:
         signal.raise_signal(signal.SIGINT)
     return words.typed(text)
 
