@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -18,8 +19,9 @@ from safetensors.torch import save_file
 
 from kt.convert import report
 from kt.convert.convert import Conversion
+from kt.convert.destination import PARTIAL
 from kt.convert.targets import target_format
-from kt.errors import KtError, ModelError, UsageError
+from kt.errors import KtError, ModelError, NotFinite, UsageError
 from kt.kernels import reference
 from kt.kernels.library import load
 from kt.models.families import spec
@@ -428,6 +430,57 @@ def test_a_damaged_manifest_is_neither_verified_nor_continued(path, value, moe, 
         report.verify(to)
     with pytest.raises(UsageError, match="cannot be read"):
         convert(moe, to, "int8")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("files",), {}),
+        (("config",), None),
+        (("checksum",), "0" * 64),
+        ((*EMBED, "n"), 7),
+        ((*EMBED, "factors"), [1e30]),
+        ((*EMBED, "relative_error"), 0.5),
+    ],
+)
+def test_a_manifest_of_other_content_is_not_verified(path, value, packed, tmp_path):
+    report.verify(packed)
+    with pytest.raises(ModelError, match=r"kt_manifest\.json says something else than kt wrote"):
+        report.verify(damaged(packed, tmp_path, path, value))
+
+
+def test_the_checksum_of_a_manifest(packed):
+    manifest = json.loads((packed / MANIFEST).read_text())
+    told = manifest.pop("checksum")
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    assert told == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_no_file_is_written_through_a_link(moe, tmp_path):
+    victim, to = tmp_path / "victim", tmp_path / "to"
+    victim.write_text("mine")
+    to.mkdir()
+    (to / f"{UNFINISHED}{PARTIAL}").symlink_to(victim)
+    convert(moe, to, "int8")
+    assert victim.read_text() == "mine"
+    report.verify(to)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match="nowhere is a link to what is not there"):
+        convert(moe, tmp_path / "nowhere", "int8")
+
+
+def test_damaged_scales_are_said_to_be_damaged(packed, tmp_path):
+    to = tmp_path / "to"
+    shutil.copytree(packed, to)
+    path = to / "layer-00001.safetensors"
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    first, end = json.loads(data[8:start])["layers.1.q"]["data_offsets"]
+    data[start + first : start + end] = b"\xff" * (end - first)
+    path.write_bytes(data)
+    with pytest.raises(NotFinite, match="tells whether the converted files are damaged") as caught:
+        logits(to)
+    assert f"`kt convert --verify {to}`" in caught.value.message
 
 
 def test_files_that_the_manifest_lost_are_made_again(moe, packed, tmp_path):

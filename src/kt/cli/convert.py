@@ -85,9 +85,10 @@ def convert(
         _verify(_folder(verify), as_json)
         return
     if source is None or dest is None or target is None:
+        formats = ", ".join(one.value for one in Format)
         raise UsageError(
             "kt convert needs SOURCE, DEST and --format",
-            hint="kt convert owner/name ./model-int4 --format int4",
+            hint=f"kt convert owner/name ./model-int4 --format int4 (formats: {formats})",
         )
     if calibration is not None and target not in (Format.INT4, Format.INT4M):
         raise UsageError("--calibration goes with --format int4 and int4m")
@@ -98,12 +99,8 @@ def convert(
     runnable.check(entry)
     check_group(target.value, group)
     conversion = _prepare(entry, target.value, group, experts_only, dry_run)
-    if conversion.grown and target is not Format.NATIVE:
-        render.warn(
-            f"{conversion.grown} matrices take more room as {target.value} than they take now, and "
-            "are no better for it; --format native keeps them"
-        )
     if dry_run:
+        _warn_of_growth(conversion)
         convert_view.show_sizes(conversion, as_json=as_json)
         return
     manifest, already = _run(conversion, folder, entry.name, threads, calibration)
@@ -112,6 +109,14 @@ def convert(
         names = ", ".join(strangers[:5]) + (", ..." if len(strangers) > 5 else "")
         render.warn(f"{folder} also holds what kt did not write and does not read: {names}")
     convert_view.show_report(manifest, folder, already=already, as_json=as_json)
+
+
+def _warn_of_growth(conversion: Conversion) -> None:
+    if conversion.target != Format.NATIVE.value and conversion.grown:
+        render.warn(
+            f"{conversion.grown} matrices take more room as {conversion.target} than they take "
+            "now, and are no better for it; --format native keeps them"
+        )
 
 
 def _folder(dest: str) -> Path:
@@ -174,6 +179,7 @@ def _run(
     manifest = conversion.finished(dest)
     if manifest is not None:
         return manifest, True
+    _warn_of_growth(conversion)
     importance = None
     with interrupt.means("the same command continues the conversion"):
         if conversion.calibration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,13 @@ def show_report(manifest: dict[str, Any], folder: Path, *, already: bool, as_jso
         state = {"already_converted": already, "bytes": total}
         render.json({**facts, **state, "layers": layers, "worst": worst})
         return
+    there = shlex.quote(str(folder))
+    if already:
+        render.note(
+            f"Already converted, nothing to do: {format_bytes(total)} in {folder}. That goes by "
+            f"the files' sizes; kt convert --verify {there} reads every byte."
+        )
+        return
     rows = [
         (
             row["file"].removesuffix(".safetensors"),
@@ -73,8 +81,7 @@ def show_report(manifest: dict[str, Any], folder: Path, *, already: bool, as_jso
     if worst:
         cells = [(_error(row["relative_error"]), row["format"], row["tensor"]) for row in worst]
         render.table(_WORST, cells, title="\nWorst tensors")
-    done = "Already converted, nothing to do: " if already else ""
-    render.note(f"\n{done}{format_bytes(total)} in {folder}. Try it: kt run {folder}")
+    render.note(f"\n{format_bytes(total)} in {folder}. Try it: kt run {there}")
 
 
 def show_verified(manifest: dict[str, Any], folder: Path, *, as_json: bool) -> None:

@@ -98,13 +98,12 @@ class Conversion:
                 destination.begin()
                 report = progress or (lambda done, total: None)
                 self._write(destination, Packer(library, threads, importance), report)
-        return destination.identity | {"files": destination.files}
+        return destination.manifest
 
     def finished(self, folder: Path) -> dict[str, Any] | None:
         """The manifest, if this conversion is all in `folder`. Raises UsageError if another is."""
         destination = Destination(folder, self._identity)
-        whole = self._is_whole(destination)
-        return destination.identity | {"files": destination.files} if whole else None
+        return destination.manifest if self._is_whole(destination) else None
 
     def strangers(self, folder: Path) -> list[str]:
         """What lies in `folder` beside a conversion and is none of it, hidden files excepted."""

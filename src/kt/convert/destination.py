@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from kt.errors import KtError, UsageError
 from kt.units import format_bytes
-from kt.weights.packed_folder import MANIFEST, UNFINISHED, checked_files
+from kt.weights.packed_folder import MANIFEST, UNFINISHED, checked_files, checksum
 
 PARTIAL: Final = ".partial"
 CHUNK: Final = 1 << 20
@@ -36,7 +36,7 @@ class Destination:
         self.identity = identity
         self.files: dict[str, dict[str, Any]] = {}
         self.finished = False
-        with _disk_errors(folder):
+        with _disk_errors(folder, "Choose another folder."):
             self._take_over()
 
     def _take_over(self) -> None:
@@ -50,10 +50,17 @@ class Destination:
                 break
         self.folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What kt_manifest.json says, or will."""
+        content = self.identity | {"files": self.files}
+        return content | {"checksum": checksum(content)}
+
     def has(self, name: str, nbytes: int) -> bool:
-        """Whether file `name` was finished and is still there."""
+        """Whether file `name` was finished and is still there; its bytes are not compared."""
         path = self.folder / name
-        return name in self.files and path.is_file() and path.stat().st_size == nbytes
+        there = name in self.files and path.is_file() and path.stat().st_size == nbytes
+        return there and os.access(path, os.R_OK)
 
     def check_room(self, nbytes: int) -> None:
         """Raises KtError if the disk has no room for `nbytes` more."""
@@ -153,7 +160,7 @@ class Destination:
         self.files = files
 
     def _save(self, name: str) -> None:
-        text = json.dumps(self.identity | {"files": self.files}, indent=1, ensure_ascii=True)
+        text = json.dumps(self.manifest, indent=1, ensure_ascii=True)
         self.write(name, len(text) + 1, [text.encode() + b"\n"])
 
 
@@ -168,6 +175,10 @@ def hash_file(path: Path) -> str:
 
 def _check_foreign(folder: Path) -> None:
     if not folder.exists():
+        if folder.is_symlink():
+            raise UsageError(
+                f"{folder} is a link to what is not there", hint="Name a folder that is new."
+            )
         return
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="Name a folder that is new or empty.")
@@ -184,7 +195,8 @@ def _check_foreign(folder: Path) -> None:
 
 def _write(path: Path, parts: Iterable[Any]) -> str:
     digest = hashlib.sha256()
-    with path.open("wb") as target:
+    path.unlink(missing_ok=True)  # what a killed run left, or a link to something else
+    with path.open("xb") as target:
         for part in parts:
             target.write(part)
             digest.update(part)
@@ -204,7 +216,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _disk_errors(
+    folder: Path, hint: str = "When that is put right, the same command goes on where it stopped."
+) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -213,7 +227,4 @@ def _disk_errors(folder: Path) -> Iterator[None]:
                 f"the disk is full: cannot write more to {folder}",
                 hint="Free some space; then the same command goes on where it stopped.",
             ) from error
-        raise KtError(
-            f"cannot write to {folder}: {error.strerror or error}",
-            hint="When that is put right, the same command goes on where it stopped.",
-        ) from error
+        raise KtError(f"cannot write to {folder}: {error.strerror or error}", hint=hint) from error

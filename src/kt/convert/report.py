@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kt.convert.destination import hash_file
 from kt.errors import ModelError
-from kt.weights.packed_folder import read_manifest
+from kt.weights.packed_folder import MANIFEST, checksum, read_manifest
 
 WORST: Final = 10
 
@@ -46,10 +46,17 @@ def worst(manifest: dict[str, Any], count: int = WORST) -> list[dict[str, Any]]:
 def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """Reads every weight file of a finished conversion; returns the manifest. progress in bytes.
 
-    Raises one ModelError that names every file that is missing or has other bytes.
+    Raises one ModelError that names every file that is missing or has other bytes, the manifest
+    among them.
     """
     manifest = read_manifest(folder)
-    files, faults, done = manifest["files"], [], 0
+    if manifest.get("checksum") != checksum(manifest):
+        raise ModelError(
+            f"{folder} is damaged: {MANIFEST} says something else than kt wrote",
+            hint="Convert the model again, into another folder.",
+        )
+    files: dict[str, Any] = manifest["files"]
+    faults, done = [], 0
     total = sum(record["bytes"] for record in files.values())
     for name, record in files.items():
         fault = _fault(folder / Path(name).name, record)

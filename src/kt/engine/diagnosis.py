@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kt.weights.dequantize import dequantize
+from kt.weights.packed_folder import is_packed
 
 if TYPE_CHECKING:
     from kt.engine.batch import Batch
@@ -30,9 +32,13 @@ def diagnose(
     place, operation = program.places[number], program.operations[number]
     kind = next(name for name in _KINDS if getattr(lib, f"KT_OP_{name}") == operation.kind)
     where = f"operation {number} of {count} ({kind.lower()} of {place.rstrip('.') or 'the model'})"
-    for tensor in _tensors(checkpoint, place):
-        if not _is_finite(tensor):
+    tensors = list(_tensors(checkpoint, place))
+    for tensor in tensors:
+        if not is_packed(tensor) and not _is_finite(tensor):
             return f"tensor {tensor.name} holds numbers that are not finite; first seen in {where}"
+    if any(map(is_packed, tensors)):
+        verify = f"kt convert --verify {shlex.quote(str(checkpoint.path))}"
+        return f"first seen in {where}; `{verify}` tells whether the converted files are damaged"
     return f"first seen in {where}, whose tensors are all finite"
 
 

@@ -7,6 +7,7 @@ the bytes mean (docs/convert.md). It is written last, so a folder without it is 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -114,6 +115,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """sha256 of a manifest's own content; its "checksum" should be that."""
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def checked_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The records of a manifest's files, by name. Raises KeyError, TypeError, ValueError or
     AttributeError for what kt does not write.
@@ -173,7 +181,9 @@ def _matrix(path: Path, stored: Tensor, row: dict[str, Any], columns: I32 | None
     """The bytes `stored` as the matrix, or the stack of experts, that the manifest describes."""
     name, data = stored.name, stored.data
     n, k, count, stride = (int(row[key]) for key in ("n", "k", "count", "stride"))
-    if min(n, k, count, stride) < 1 or stride * count != data.size:
+    if min(n, k, count, stride) < 1:
+        raise _damaged(path.with_name(MANIFEST), f"{name} is {count} times {n} x {k} there")
+    if stride * count != data.size:
         raise ModelError(f"{path}: {name} has {data.size} bytes, not {count} times {stride}")
     if data.ctypes.data % ALIGNMENT or stride % ALIGNMENT:
         raise ModelError(f"{path}: {name} does not lie at a multiple of {ALIGNMENT} bytes")
