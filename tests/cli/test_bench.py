@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kt.bench import attention, experts, floors, model
-from kt.cli import app
+from kt.cli import app, render
 from kt.units import MIB
 from tests import installed
 from tests.fakes import FakeExecutor
@@ -59,9 +59,69 @@ def test_an_interrupt_says_that_there_is_no_result(
     for command in ([str(dense)], ["experts", *LAYER, "--format", "int4"], ["attention"]):
         status, out, err = run(*command)
         assert (status, out) == (130, "")
-        assert err.endswith(
-            "interrupted; results are shown when all is measured, so there are none\n"
-        )
+        assert err.endswith("interrupted; nothing was measured yet\n")
+
+
+BRIEF = ("--repeat", "2", "--seconds", "0")
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+@pytest.mark.parametrize(
+    ("command", "said", "points"),
+    [
+        (["MODEL", "--prefill", "4,8", "--context", "8"], "prefill of 8", "prefill"),
+        (
+            ["experts", *LAYER, "--format", "int4", "--tokens", "1,2", "--layers", "2", *BRIEF],
+            "2 tokens",
+            "points",
+        ),
+        (
+            ["attention", "--context", "32,64", "--prefill", "0", *BRIEF],
+            "decode at 64",
+            "decode",
+        ),
+    ],
+)
+def test_an_interrupt_keeps_what_was_measured(
+    run: Run,
+    dense: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    said: str,
+    points: str,
+    as_json: list[str],
+) -> None:
+    note = render.note
+
+    def stop(text: str, **options: Any) -> None:
+        note(text, **options)
+        if text.startswith(said):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(render, "note", stop)
+    words = [str(dense) if word == "MODEL" else word for word in command]
+    status, out, err = run(*words, *as_json)
+    assert status == 130
+    assert err.endswith("interrupted; the rest was not measured\n")
+    if as_json:
+        assert len(json.loads(out)[points]) == 1
+    else:
+        assert "TOKENS" in out or "CONTEXT" in out
+
+
+def test_more_streams_than_a_server_computes(run: Run) -> None:
+    assert run("serve", "tiny", "--streams", "1,1000")[0] == 2
+
+
+def test_a_server_of_its_own_that_does_not_start(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("serve", str(tmp_path))
+    assert status == 4 and f"kt run {tmp_path} did not start" in err
+
+
+def test_more_decoded_tokens_than_positions(run: Run, dense: Path) -> None:
+    status, out, err = run(str(dense), "--decode", "100000000000")
+    assert (status, out) == (2, "")
+    assert "--decode 100000000000: this model has" in err
 
 
 def check_point(point: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from kt.bench.attention_layer import F32, PERIOD, AttentionLayer, Heads
+from kt.bench.cut import kept
 from kt.bench.floors import LEAST_BUFFER, Meter, ReadBuffer, beyond_caches
 from kt.bench.formats import attention_operations
 from kt.bench.point import Point
@@ -140,10 +141,11 @@ def bench(
     memory = ReadBuffer(library, min(enough, usable // 4))
     meter = Meter(library, pool, memory, list(attention_operations(wanted.heads.kv_format, 1)))
     report = Report(wanted, variant, threads, cpu, pages, layer.kv_bytes, memory.nbytes)
-    for points, tokens in ((report.decode, 1), (report.prefill, wanted.prefill)):
-        for context in wanted.context if tokens else ():
-            say(f"{'decode' if tokens == 1 else 'prefill'} at {context} positions")
-            points.append(_point(wanted, layer, meter, context, tokens))
+    with kept(report, report.decode, report.prefill):
+        for points, tokens in ((report.decode, 1), (report.prefill, wanted.prefill)):
+            for context in wanted.context if tokens else ():
+                say(f"{'decode' if tokens == 1 else 'prefill'} at {context} positions")
+                points.append(_point(wanted, layer, meter, context, tokens))
     return report
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kt.bench.cut import kept
 from kt.bench.expert_layer import EPS, F32, I32, Layers, Tokens
 from kt.bench.expert_weights import BASE_EXPERTS, ExpertWeights, Sizes
 from kt.bench.floors import LEAST_BUFFER, Meter, ReadBuffer, beyond_caches
@@ -161,9 +162,10 @@ def bench(
     compiled = Layers(library, pool, weights, tokens, max(wanted.tokens))
     meter, read_from = _meter(library, pool, weights, cpus, usable)
     report = Report(wanted, variant, threads, cpu, layers, weights.nbytes, read_from)
-    for count in wanted.tokens:
-        say(f"{count} {'token' if count == 1 else 'tokens'}")
-        report.points.append(_point(wanted, compiled, weights, tokens, meter, count))
+    with kept(report, report.points):
+        for count in wanted.tokens:
+            say(f"{count} {'token' if count == 1 else 'tokens'}")
+            report.points.append(_point(wanted, compiled, weights, tokens, meter, count))
     return report
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kt.bench.cut import kept
 from kt.bench.floors import LEAST_BUFFER, Meter, ReadBuffer, beyond_caches
 from kt.bench.formats import PEAKS
 from kt.bench.passes import Passes
@@ -46,7 +47,9 @@ class Wanted:
     def within(self, context: int) -> Wanted:
         """All values, for a model of `context` positions. Raises UsageError for one above."""
         prefill = self.prefill or tuple(n for n in PREFILL if n <= context)
-        usual = tuple(n for n in CONTEXT if n + self.decode <= context)
+        if self.decode >= context:
+            raise UsageError(f"--decode {self.decode}: this model has {context} positions")
+        usual = tuple(n for n in CONTEXT if n + self.decode <= context) or (context - self.decode,)
         contexts = (self.context or usual) if self.decode else ()
         for name, values, more in (
             ("--prefill", prefill, 0),
@@ -209,15 +212,16 @@ def bench(
         wanted.repeat,
     )
     report = Report(decided, cpu, buffer.nbytes)
-    for length in wanted.prefill or ():
-        say(f"prefill of {length} tokens")
-        report.prefill.append(bench.prefill(length))
-    if wanted.context:
-        bench.fill(wanted, say)
-    for context in wanted.context or ():
-        for batch in wanted.batch or ():
-            say(f"decode after {context} positions, {batch} at once")
-            report.decode.append(bench.decode(context, batch, wanted.decode))
+    with kept(report, report.prefill, report.decode):
+        for length in wanted.prefill or ():
+            say(f"prefill of {length} tokens")
+            report.prefill.append(bench.prefill(length))
+        if wanted.context:
+            bench.fill(wanted, say)
+        for context in wanted.context or ():
+            for batch in wanted.batch or ():
+                say(f"decode after {context} positions, {batch} at once")
+                report.decode.append(bench.decode(context, batch, wanted.decode))
     return report
 
 

@@ -19,7 +19,11 @@ _END_SECONDS: Final = 15.0
 
 
 class NotStarted(KtError):
-    """The server ended before it was ready; the message is its own."""
+    """The server ended before it was ready; message and exit status are its own."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 _LIBC: Final = ctypes.CDLL(None)
@@ -46,9 +50,12 @@ def started(model: str, options: Sequence[str]) -> Iterator[str]:
             assert process.stdout is not None
             ready = re.match(r"Ready: (\S+)/v1", process.stdout.readline())
             if ready is None:
-                process.wait(_END_SECONDS)
+                status = process.wait(_END_SECONDS)
                 log.seek(0)
-                raise NotStarted(f"kt run {model} did not start:\n{log.read().strip()}")
+                raise NotStarted(
+                    f"kt run {model} did not start:\n{log.read().strip()}",
+                    status if status > 0 else NotStarted.exit_code,
+                )
             yield ready[1]
         finally:
             process.terminate()

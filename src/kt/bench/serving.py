@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from kt.bench.completion_stream import BadAnswer, Requester, Stream
+from kt.bench.cut import Cut
 from kt.errors import UsageError
 
 SCHEMA: Final = 1
@@ -142,12 +143,21 @@ def bench(
         for requester in requesters:
             stack.enter_context(closing(requester))
         pool = stack.enter_context(ThreadPoolExecutor(len(requesters)))
+        rounds: dict[int, list[Round]] = {number: [] for number in wanted.streams}
         try:
-            rounds = _measure(pool, requesters, model, wanted, say)
+            _measure(pool, requesters, model, rounds, wanted, say)
         except (OSError, http.client.HTTPException) as error:
             name = type(error).__name__
             raise BadAnswer(f"{url} cannot be measured: {error or name}") from error
-    points = tuple(Point(n, tuple(taken)) for n, taken in rounds.items())
+        except KeyboardInterrupt:
+            if not any(rounds.values()):
+                raise
+            raise Cut(_report(url, model, wanted, rounds)) from None
+    return _report(url, model, wanted, rounds)
+
+
+def _report(url: str, model: str, wanted: Wanted, rounds: Mapping[int, Sequence[Round]]) -> Report:
+    points = tuple(Point(n, tuple(taken)) for n, taken in rounds.items() if taken)
     return Report(url, model, wanted, points)
 
 
@@ -155,17 +165,16 @@ def _measure(
     pool: ThreadPoolExecutor,
     requesters: Sequence[Requester],
     model: str,
+    rounds: Mapping[int, list[Round]],
     wanted: Wanted,
     say: Callable[[str], None],
-) -> dict[int, list[Round]]:
-    rounds: dict[int, list[Round]] = {number: [] for number in wanted.streams}
+) -> None:
     for turn in range(wanted.repeat + 1):
         say(f"round {turn} of {wanted.repeat}" if turn else "warming up")
         for number, taken in rounds.items():
             done = _together(pool, requesters[:number], model, wanted.tokens)
             if turn:
                 taken.append(done)
-    return rounds
 
 
 def _together(

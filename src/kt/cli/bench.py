@@ -100,13 +100,17 @@ def bench_model(
         with render.progress(f"Loading {entry.name}") as update:
             executor = measure.load(prepared, update)
         with closing(executor):
-            report = measure.bench(
-                prepared, executor, wanted, cpu=machine.cpu.model, say=render.note
+            interrupt.shown(
+                partial(
+                    measure.bench,
+                    prepared,
+                    executor,
+                    wanted,
+                    cpu=machine.cpu.model,
+                    say=render.note,
+                ),
+                _as_json if as_json else bench_view.show_model,
             )
-    if as_json:
-        render.json(report.to_json())
-    else:
-        bench_view.show_model(report)
 
 
 @bench.command("experts", cls=Command)
@@ -151,11 +155,8 @@ def bench_experts(
         seconds,
     )
     wanted.sizes.check(wanted.format)
-    report = _bench_layer(partial(measure.bench, wanted), threads, variant)
-    if as_json:
-        render.json(report.to_json())
-    else:
-        bench_view.show_experts(report)
+    show = _as_json if as_json else bench_view.show_experts
+    _bench_layer(partial(measure.bench, wanted), show, threads, variant)
 
 
 @bench.command("attention", cls=Command)
@@ -183,31 +184,40 @@ def bench_attention(
 
     layer = Heads(heads, kv_heads, head_dim, kv_format.value if kv_format else "bf16")
     wanted = measure.Wanted(layer, contexts, prefill, repeat, seconds)
-    report = _bench_layer(partial(measure.bench, wanted), threads, variant)
-    if as_json:
-        render.json(report.to_json())
-    else:
-        bench_view.show_attention(report)
+    show = _as_json if as_json else bench_view.show_attention
+    _bench_layer(partial(measure.bench, wanted), show, threads, variant)
 
 
-def _bench_layer(bench: Callable[..., Report], threads: int | None, variant: str | None) -> Report:
-    """What `bench` reports of a layer, on the workers and the kernels that the options ask for."""
+def _as_json(report: Any) -> None:
+    render.json(report.to_json())
+
+
+def _bench_layer(
+    bench: Callable[..., Report],
+    show: Callable[[Report], None],
+    threads: int | None,
+    variant: str | None,
+) -> None:
+    """Shows what `bench` reports of a layer, on the workers and the kernels that the options ask
+    for."""
     from kt.kernels.library import load
     from kt.machine.workers import limited
 
     machine = _survey()
     chosen = options.chosen_variant(machine, variant)
     cpus = limited(machine.worker_cpus, threads, f"--threads {threads}")
+    measure = partial(
+        bench,
+        load(chosen.value.name),
+        cpus.value,
+        variant=Choice(chosen.value.name, chosen.reason),
+        threads=Choice(len(cpus.value), cpus.reason),
+        cpu=machine.cpu.model,
+        usable=machine.memory.usable,
+        say=render.note,
+    )
     with interrupt.means(NO_RESULT):
-        return bench(
-            load(chosen.value.name),
-            cpus.value,
-            variant=Choice(chosen.value.name, chosen.reason),
-            threads=Choice(len(cpus.value), cpus.reason),
-            cpu=machine.cpu.model,
-            usable=machine.memory.usable,
-            say=render.note,
-        )
+        interrupt.shown(measure, show)
 
 
 def _survey() -> Machine:

@@ -10,12 +10,13 @@ import typer
 
 from kt import settings
 from kt.cli import interrupt, options, render, runnable
+from kt.errors import UsageError
 
 if TYPE_CHECKING:
     from kt.bench.serving import Report
 
 
-NO_RESULT = "results are shown when all is measured, so there are none"
+NO_RESULT = "nothing was measured yet"
 """What an interrupt means for a measurement."""
 
 
@@ -40,6 +41,8 @@ def bench_serve(
 ) -> None:
     """Measure streams of a server, over HTTP."""
     counts = options.numbers("streams", streams)
+    if max(counts) > options.MOST_STREAMS:
+        raise UsageError(f"--streams {max(counts)}: at most {options.MOST_STREAMS}")
     from kt.bench import serving
     from kt.chat.client import Client, find_url
 
@@ -49,11 +52,10 @@ def bench_serve(
         url = find_url(address, settings.load().home, render.note)
         with closing(Client(url, api_key)) as client:
             name = client.model()
-        report = serving.bench(url, name, wanted, api_key=api_key, say=render.note)
-    if as_json:
-        render.json(report.to_json())
-    else:
-        _show(report)
+        interrupt.shown(
+            lambda: serving.bench(url, name, wanted, api_key=api_key, say=render.note),
+            (lambda report: render.json(report.to_json())) if as_json else _show,
+        )
 
 
 def _server(target: str, given: Mapping[str, object]) -> AbstractContextManager[str]:
@@ -99,3 +101,9 @@ def _show(report: Report) -> None:
         for point in report.points
     ]
     render.table(headers, rows)
+    first = report.points[0].streams
+    render.note(
+        f"RATIO: tokens per second of all streams together, against {first} "
+        f"{'stream' if first == 1 else 'streams'}. FIRST: until a stream's first token; GAP: from "
+        "one to the next."
+    )

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "Alias, path, or owner/name[:QUANTISATION] on the hub."
 
+MOST_STREAMS = 256
+"""Requests that a server computes at once."""
+
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 
 

@@ -57,7 +57,12 @@ def run(
     ] = None,
     max_batch: Annotated[
         int | None,
-        typer.Option(min=1, max=256, metavar="N", help="Requests computed at once. Default: 8."),
+        typer.Option(
+            min=1,
+            max=options.MOST_STREAMS,
+            metavar="N",
+            help="Requests computed at once. Default: 8.",
+        ),
     ] = None,
     kv_format: options.KvFormatName = None,
     threads: options.Threads = None,
