@@ -109,10 +109,6 @@ def test_an_interrupt_keeps_what_was_measured(
         assert "TOKENS" in out or "CONTEXT" in out
 
 
-def test_more_streams_than_a_server_computes(run: Run) -> None:
-    assert run("serve", "tiny", "--streams", "1,1000")[0] == 2
-
-
 def test_a_server_of_its_own_that_does_not_start(run: Run, tmp_path: Path) -> None:
     status, _, err = run("serve", str(tmp_path))
     assert status == 4 and f"kt run {tmp_path} did not start" in err
@@ -496,7 +492,9 @@ def test_what_is_no_server(run: Run) -> None:
 
 def test_a_model_that_does_not_start(run: Run, dense: Path) -> None:
     status, _, err = run("serve", str(dense), "--streams", "300")
-    assert status == 1 and "did not start" in err and "300" in err
+    assert status == 2 and "--streams 300: a server of kt computes at most 256" in err
+    status, _, err = run("serve", str(dense), "--threads", "9999")
+    assert status == 2 and "did not start" in err and "--threads 9999" in err
 
 
 def test_a_server_of_its_own(run: Run, dense: Path) -> None:
