@@ -323,3 +323,28 @@ def test_processes_of_the_tests_run_the_kt_that_the_tests_import() -> None:
         command, capture_output=True, text=True, env=installed.environment(), cwd="/"
     )
     assert Path(done.stdout.strip()).samefile(kt_package.__file__)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["list"], "kt models lists"),
+        (["pull", "x"], "kt run MODEL downloads"),
+        (["chat", "tiny", "say", "hi"], "kt chat --model tiny 'say hi'"),
+        (["run", "tiny", "a", "--prompt", "b"], "there are two prompts"),
+        (["run", "tiny", "--port", "0", "--cors", "example.org"], "'example.org' is no origin"),
+        (["run", "tiny", "--port", "0", "--host", ""], "--host is empty"),
+    ],
+)
+def test_habits_from_elsewhere(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(argv) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_prompt_may_be_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["run", "tiny", "Hello"]) == 0
+    named = capsys.readouterr().out
+    assert app.run(["run", "tiny", "--prompt", "Hello"]) == 0
+    assert named == capsys.readouterr().out and named.strip()

@@ -207,6 +207,17 @@ def test_a_url_that_is_none(ask_at, url):
     assert "is not a server's URL" in err
 
 
+def test_what_is_no_text(home):
+    done = kt_chat(home, stdin=b"\x00\xff\x01")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "what is piped in is no text" in done.stderr
+
+
+def test_a_question_in_several_words(home):
+    asked = json.loads(kt_chat(home, "--json", "say", "hi", "now").stdout)
+    assert asked["prompt_tokens"] == 4 + len("say hi now")
+
+
 def test_no_question(home):
     done = kt_chat(home, stdin=" \n")
     assert done.returncode == 2

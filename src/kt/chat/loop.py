@@ -137,4 +137,4 @@ COMMANDS = {
     "save": Command(Loop._save, "FILE write the conversation (Markdown, or JSON for *.json)"),
     "quit": Command(Loop._quit, "leave (also /exit, Ctrl-D)"),
 }
-ALIASES = {"exit": "quit", "?": "help"}
+ALIASES = {"exit": "quit", "?": "help", "bye": "quit"}

@@ -16,7 +16,7 @@ from kt import __version__, settings
 from kt.cli import interrupt, render
 from kt.cli.command import Command as PlainCommand
 from kt.cli.command import Group
-from kt.errors import EXIT_INTERRUPTED, KtError
+from kt.errors import EXIT_INTERRUPTED, KtError, UsageError
 
 EXIT_UNEXPECTED = 70  # sysexits.h: EX_SOFTWARE
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -47,6 +47,21 @@ COMMANDS = {
 }
 
 
+# What other tools of this kind call it -> what kt has for it.
+ELSEWHERE = {
+    "list": "kt models lists the models known by name",
+    "ls": "kt models lists the models known by name",
+    "pull": "kt run MODEL downloads what is missing; with --dry-run it says how much that is",
+    "show": "kt run MODEL --dry-run shows the plan for a model",
+    "serve": "kt run MODEL serves it",
+    "server": "kt run MODEL serves it",
+    "ps": "kt chat finds the servers that run here by itself",
+    "stop": "Ctrl-C ends kt run",
+    "help": "kt --help lists the commands",
+    "quantize": "kt convert MODEL DEST --format int4",
+}
+
+
 class LazyGroup(Group):
     """Knows its commands by name and one line of help; imports only the one that runs."""
 
@@ -56,6 +71,8 @@ class LazyGroup(Group):
         self.commands = {name: PlainCommand(name, help=row.help) for name, row in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[0] in ELSEWHERE:
+            raise UsageError(f"kt has no command {args[0]!r}", hint=ELSEWHERE[args[0]])
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else load(name), rest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def chat(
     prompt: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(metavar="QUESTION", help="One question; without it a conversation starts."),
     ] = None,
     url: Annotated[
@@ -66,7 +67,9 @@ def chat(
     from kt.chat.session import Session
 
     home = settings.load().home
-    question = _question(prompt)
+    if model is None and prompt and prompt[1:]:
+        _check_no_model(prompt)
+    question = _question(" ".join(prompt) if prompt else None)
     system = words.typed(system)
     if as_json and question is None:
         raise UsageError("--json needs a question", hint='kt chat --json "one question"')
@@ -139,6 +142,18 @@ def _loaded(name: str, path: Path, packaged: bool) -> Answers:
         return Local.start(name, path, variant=variant, progress=update)
 
 
+def _check_no_model(words: list[str]) -> None:
+    """Raises UsageError for `kt chat MODEL QUESTION`, as other tools have it."""
+    from kt import catalog
+
+    name, *question = words
+    if name in catalog.aliases():
+        raise UsageError(
+            f"{name} is a model, and kt chat takes it as --model",
+            hint=f"kt chat --model {name} {shlex.quote(' '.join(question))}",
+        )
+
+
 def _question(prompt: str | None) -> str | None:
     """The argument, what is piped in, or both; None if the user should be asked."""
     given = None if prompt is None else words.typed(prompt)
@@ -148,7 +163,10 @@ def _question(prompt: str | None) -> str | None:
         if given == "":
             raise _no_question()
         return given
-    piped = words.piped(sys.stdin.buffer.read()).strip()
+    data = sys.stdin.buffer.read()
+    if b"\0" in data:
+        raise UsageError("what is piped in is no text", hint="kt chat reads plain text.")
+    piped = words.piped(data).strip()
     question = "\n\n".join(part for part in (given, piped) if part)
     if not question:
         raise _no_question()

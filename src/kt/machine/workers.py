@@ -59,7 +59,7 @@ def limited(found: Choice[Cpus], count: int | None, wish: str) -> Choice[Cpus]:
     if not 1 <= count <= len(found.value):
         raise UsageError(
             f"{wish}: this machine has 1 to {len(found.value)} for kt ({found.reason})",
-            hint="Ask for fewer, or leave it out: more threads than that would only be slower.",
+            hint="Ask for one of these, or leave it out: more would only be slower.",
         )
     return Choice(found.value[:count], "asked for")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -91,7 +92,13 @@ def _add_cors(app: FastAPI, origins: Sequence[str], api_keys: Sequence[str]) -> 
 
 
 def check_cors(origins: Sequence[str], api_keys: Sequence[str]) -> None:
-    """Raises UsageError for origins that would open the server to everybody."""
+    """Raises UsageError for what is no origin, and for origins that would open the server to
+    everybody."""
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s\[\]]+|null", origin):
+            raise UsageError(
+                f"--cors {origin!r} is no origin", hint="for example https://chat.example.org:8443"
+            )
     if "*" in origins and not api_keys:
         raise UsageError(
             "with --cors '*' every web page could use this server",

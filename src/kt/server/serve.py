@@ -52,6 +52,8 @@ def reserve(host: str, port: int, *, api_keys: Sequence[str] = ()) -> socket.soc
     """
     if not all(key.strip() for key in api_keys):
         raise UsageError("an API key is empty", hint="give --api-key a long random text")
+    if not host.strip():
+        raise UsageError("--host is empty", hint=f"leave it out to listen on {DEFAULT_HOST}")
     if not is_loopback(host) and not api_keys:
         raise UsageError(
             f"anyone who reaches {host} could use this server",
