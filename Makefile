@@ -52,13 +52,13 @@ build/venv: constraints.txt
 build/tools: build/installed-test
 
 build/installed: build/venv $(SOURCES)
-	@echo "Building six kernel variants (about two minutes) and fetching what kt needs (most of it is torch)"
+	@echo "Compiling six kernel variants and fetching what kt needs, most of it torch: two to five minutes without a word"
 	$(INSTALL) .
 	@touch $@
 
 # The tests also need the software model of AMX tiles.
 build/installed-test: build/venv $(SOURCES)
-	@echo "Building six kernel variants and the AMX model (about two minutes), fetching what tests need"
+	@echo "Compiling six kernel variants and the AMX model, fetching what tests need: two to six minutes without a word"
 	$(INSTALL) --config-settings=cmake.define.KT_TILE_MODEL=ON ".[test]"
 	@touch $@ build/installed
 
