@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
+from kt import split_names
 from kt.errors import ModelError, UsageError
 from kt.units import format_bytes
 
@@ -15,8 +16,6 @@ INDEX = "model.safetensors.index.json"
 
 _SMALL = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken")
 _NOT_MODELS = ("mmproj", "imatrix")
-_SPLIT = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
-_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors)")
 
 
 def wants_gguf(sizes: Mapping[str, int], files: str) -> bool:
@@ -36,7 +35,8 @@ def gguf_files(sizes: Mapping[str, int], files: str, repo: str) -> list[str]:
     sets: dict[str, list[str]] = {}
     for name in sorted(sizes):
         if name.endswith(".gguf") and not any(word in name.lower() for word in _NOT_MODELS):
-            sets.setdefault(_SPLIT.sub("", name), []).append(name)
+            stem = split_names.stem(name)
+            sets.setdefault(f"{stem}.gguf" if stem else name, []).append(name)
     chosen = [key for key, parts in sets.items() if files in (key, *parts)]
     if not chosen:
         chosen = [key for key in sets if not files or _has_word(key, files)]
@@ -63,8 +63,8 @@ def small_files(sizes: Mapping[str, int]) -> list[str]:
 
 
 def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list[str]:
-    """The weights: what the index in `folder` names if the repository has one, else its safetensors
-    files."""
+    """The weights: what the index in `folder` names if the repository has one, else its only
+    safetensors file."""
     if INDEX not in sizes:
         names = [
             name for name in sorted(sizes) if name.endswith(".safetensors") and "/" not in name
@@ -76,11 +76,16 @@ def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list
                 f"{repo} has no safetensors and no GGUF weights",
                 hint="kt reads only these; pickled weights can run code and are never loaded.",
             )
-        return _whole(names, repo)
+        if len(_whole(names, repo)) > 1:
+            raise ModelError(
+                f"{repo} has {len(names)} safetensors files and no {INDEX}",
+                hint="Nothing was downloaded. Choose another repository of this model.",
+            )
+        return names
     try:
         weight_map = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        named = sorted(set(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        named = sorted({str(name) for name in weight_map.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{repo}: {INDEX} cannot be read: {error!r}") from error
     missing = [name for name in named if name not in sizes]
     if missing:
@@ -90,19 +95,9 @@ def safetensors_files(sizes: Mapping[str, int], folder: Path, repo: str) -> list
 
 def _whole(names: list[str], repo: str) -> list[str]:
     """`names`, if they are all parts of what they are parts of. Raises ModelError."""
-    wanted = dict.fromkeys(
-        f"{part['stem']}-{number:05d}-of-{part['count']}{part['suffix']}"
-        for part in map(_PART.fullmatch, names)
-        if part
-        for number in range(1, int(part["count"]) + 1)
+    split_names.check_whole(
+        names, names, repo, "Nothing was downloaded. Choose another repository of this model."
     )
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise ModelError(
-            f"{repo} lacks {len(missing)} of {len(wanted)} parts: {', '.join(missing[:5])}{more}",
-            hint="Nothing was downloaded. Choose another repository of this model.",
-        )
     return names
 
 

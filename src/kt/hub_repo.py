@@ -5,26 +5,17 @@ machine's cache.
 from __future__ import annotations
 
 import json
-import re
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kt.errors import DownloadError
-from kt.hub_errors import Unreachable, explained
+from kt import hub_answer
+from kt.hub_errors import explained
 from kt.transfer import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import ModelInfo, RepoSibling
-
     from kt.catalog import Entry
-
-SILENT_SECONDS = 20.0
-"""Without a byte of the hub's answer."""
-ANSWER_SECONDS = 60.0
-"""For the whole answer about a repository."""
 
 VERIFIED = "kt-verified.json"
 """In a repository's cache folder: blob name -> [bytes, modification time in ns] when its hash was
@@ -67,80 +58,15 @@ class Repo:
 
 def find(entry: Entry, token: str | None) -> Repo:
     """Asks the hub for the commit and for names, sizes and hashes of the files. Raises
-    DownloadError, also for an answer that no hub gives: names become paths here, and hashes
-    names."""
+    DownloadError.
+    """
     assert entry.repo
-    try:
-        with explained(entry):
-            info = _asked(entry, token)
-        files = {item.rfilename: _remote_file(item) for item in info.siblings or []}
-        commit = _digest(info.sha, 40)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        from huggingface_hub import constants
-
-        raise DownloadError(
-            f"{constants.ENDPOINT} does not answer as a hub does "
-            f"({type(error).__name__}: {str(error)[:200]})",
-            hint="A proxy or a login page may answer in its place; check the network and "
-            "HF_ENDPOINT.",
-        ) from error
+    with explained(entry):
+        commit, files = hub_answer.ask(entry.repo, entry.revision, token)
     folder = cache_folder(entry.repo)
     repo = Repo(entry.repo, entry.revision or "main", commit, files, folder, token)
     repo.verified = read_verified(folder)
     return repo
-
-
-def _asked(entry: Entry, token: str | None) -> ModelInfo:
-    """What the hub library makes of the answer. Its own limit is for a silent connection; one that
-    drips would hold it for ever."""
-    from huggingface_hub import HfApi
-
-    found: list[ModelInfo | BaseException] = []
-
-    def ask() -> None:
-        try:
-            api = HfApi(token=token)
-            found.append(
-                api.model_info(
-                    entry.repo or "",
-                    revision=entry.revision,
-                    files_metadata=True,
-                    timeout=SILENT_SECONDS,
-                )
-            )
-        except BaseException as error:  # raised by whoever waits
-            found.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(ANSWER_SECONDS)
-    if not found:
-        raise Unreachable(
-            f"the hub has not answered in {ANSWER_SECONDS:g} s", hint="Try again in a while."
-        )
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
-
-
-def _remote_file(item: RepoSibling) -> RemoteFile:
-    """Raises ValueError, TypeError."""
-    name, size = item.rfilename, item.size
-    parts = name.split("/")
-    if {"", ".", ".."} & set(parts) or "\0" in name:
-        raise ValueError(f"a file is named {name[:100]!r}")
-    if type(size) is not int or size < 0:
-        raise ValueError(f"{name} has the size {size!r}")
-    if item.lfs is not None:
-        return RemoteFile(name, size, "", _digest(item.lfs.sha256, 64))
-    return RemoteFile(name, size, _digest(item.blob_id, 40), None)
-
-
-def _digest(text: str | None, length: int) -> str:
-    """Raises ValueError, TypeError."""
-    if text is None or not re.fullmatch(f"[0-9a-f]{{{length}}}", text):
-        raise ValueError(f"{str(text)[:100]!r} is no hash of {length} digits")
-    return text
 
 
 def cache_folder(repo: str) -> Path:

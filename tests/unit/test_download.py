@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from kt import download, hub_repo, transfer
+from kt import download, hub_answer, transfer
 from kt.catalog import Entry
 from kt.errors import DownloadError, ModelError, UsageError
 from tests.hub import Hub, Repo
@@ -192,10 +192,14 @@ def test_an_unclear_choice_lists_the_files(hub: Hub, files: str) -> None:
 @pytest.mark.parametrize(
     ("here", "missing"),
     [
-        (["x-00001-of-00003.gguf", "x-00003-of-00003.gguf"], "1 of 3 parts: x-00002-of-00003.gguf"),
+        (
+            ["x-00001-of-00003.gguf", "x-00003-of-00003.gguf"],
+            "1 of 3 parts missing: x-00002-of-00003.gguf",
+        ),
         (
             ["config.json", "model-00001-of-00003.safetensors"],
-            "2 of 3 parts: model-00002-of-00003.safetensors, model-00003-of-00003.safetensors",
+            "2 of 3 parts missing: "
+            "model-00002-of-00003.safetensors, model-00003-of-00003.safetensors",
         ),
     ],
 )
@@ -204,9 +208,25 @@ def test_missing_parts_are_known_before_the_download(
 ) -> None:
     hub.repos["owner/model"].files = {name: bytes(2000) for name in here}
     for ask in (download.preview, download.fetch):
-        with pytest.raises(ModelError, match=f"owner/model lacks {missing}"):
+        with pytest.raises(ModelError, match=f"owner/model: {missing}"):
             ask(MODEL)
     assert not any(hub.sent(name) for name in here if name != "config.json")
+
+
+@pytest.mark.parametrize("index", [b"[" * 200_000, b'{"weight_map": {"a": 5}}', b"{}"])
+def test_an_index_that_names_nothing(hub: Hub, index: bytes) -> None:
+    hub.repos["owner/model"].files["model.safetensors.index.json"] = index
+    for ask in (download.preview, download.fetch):
+        with pytest.raises(ModelError, match=r"index\.json cannot be read|index names: 5"):
+            ask(MODEL)
+
+
+def test_several_safetensors_without_an_index_are_not_downloaded(hub: Hub) -> None:
+    hub.repos["owner/model"].files = {f"{name}.safetensors": bytes(2000) for name in "ab"}
+    for ask in (download.preview, download.fetch):
+        with pytest.raises(ModelError, match="has 2 safetensors files and no model"):
+            ask(MODEL)
+    assert hub.sent("a.safetensors") == []
 
 
 def test_an_index_decides_which_safetensors(hub: Hub) -> None:
@@ -357,6 +377,7 @@ def changed(place: str, value: object) -> Callable[[Any], Any]:
     [
         lambda info: b"<html>Log in here</html>",
         lambda info: b"",
+        lambda info: b"[" * 200_000,
         lambda info: [1, 2],
         lambda info: None,
         lambda info: {},
@@ -369,6 +390,9 @@ def changed(place: str, value: object) -> Callable[[Any], Any]:
         changed("siblings.0.rfilename", "a/../../../outside.gguf"),
         changed("siblings.0.rfilename", "/tmp/outside.gguf"),
         changed("siblings.0.rfilename", ""),
+        changed("siblings.0.rfilename", "..\\outside.gguf"),
+        changed("siblings.0.rfilename", "m\0.gguf"),
+        changed("siblings.0.rfilename", "m\udcff.gguf"),
         changed("siblings.0.blobId", "../outside"),
         changed("siblings.0.blobId", None),
         changed("siblings.0.size", "12"),
@@ -400,8 +424,15 @@ def test_what_no_hub_says(hub: Hub, tmp_path: Path, tells: Callable[[Any], Any])
     assert [path for path in tmp_path.rglob("*") if path != victim] == []
 
 
+def test_an_answer_without_end(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repos["owner/model"].tells = lambda info: b" " * 100_000
+    monkeypatch.setattr(hub_answer, "MOST_BYTES", 50_000)
+    with pytest.raises(DownloadError, match="it has more than 50000 bytes"):
+        download.preview(MODEL)
+
+
 def test_a_hub_that_drips(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repos["owner/model"].drip = 0.2
-    monkeypatch.setattr(hub_repo, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(hub_answer, "SECONDS", 0.5)
     with pytest.raises(DownloadError, match=r"the hub has not answered in 0\.5 s"):
         download.preview(MODEL)

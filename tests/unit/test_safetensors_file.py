@@ -81,6 +81,12 @@ def test_shards_without_an_index_are_refused(copy):
         open_checkpoint(copy)
 
 
+def test_one_part_without_an_index_is_refused(tmp_path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(ModelError, match=r"1 of 2 parts missing: model-00002-of-00002\.saf"):
+        read_folder(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": 1}', "{}"])
 def test_an_index_that_is_none_is_refused(copy, text):
     (copy / INDEX).write_text(text)

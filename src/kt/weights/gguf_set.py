@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from kt import split_names
 from kt.errors import ModelError, UsageError
 from kt.weights.gguf_file import GgufFile
 from kt.weights.tensor import Tensor
-
-_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 class GgufSet:
@@ -47,8 +45,7 @@ def find_gguf(folder: Path) -> Path | None:
     for path in sorted(folder.glob("*.gguf")):
         if path.name.startswith("mmproj"):  # an image encoder that goes with a model
             continue
-        match = _PART.fullmatch(path.name)
-        models.setdefault(match["stem"] if match else path.stem, path)
+        models.setdefault(split_names.stem(path.name) or path.stem, path)
     if len(models) > 1:
         names = ", ".join(path.name for path in models.values())
         raise UsageError(
@@ -58,9 +55,9 @@ def find_gguf(folder: Path) -> Path | None:
 
 
 def _part_paths(path: Path, opened: GgufFile) -> list[Path]:
-    match = _PART.fullmatch(path.name)
+    names = split_names.parts(path.name)
     count = _whole(opened, "split.count", 1)
-    if not match:
+    if split_names.stem(path.name) is None:
         if count not in (0, 1):
             raise ModelError(
                 f"{path} is one of {count} parts, but its name does not end in "
@@ -68,19 +65,9 @@ def _part_paths(path: Path, opened: GgufFile) -> list[Path]:
                 hint="Give the parts their original names.",
             )
         return [path]
-    total = int(match["count"])
-    names = [
-        f"{match['stem']}-{number:05d}-of-{match['count']}.gguf" for number in range(1, total + 1)
-    ]
-    missing = [name for name in names if not (path.parent / name).is_file()]
-    if missing:
-        shown = ", ".join(missing[:20]) + (
-            f" and {len(missing) - 20} more" if len(missing) > 20 else ""
-        )
-        raise ModelError(
-            f"{path.parent}: {len(missing)} of {total} parts missing: {shown}",
-            hint="Download the missing parts into the same folder.",
-        )
+    present = [name for name in names if (path.parent / name).is_file()]
+    hint = "Download the missing parts into the same folder."
+    split_names.check_whole([path.name], present, path.parent, hint)
     return [path.parent / name for name in names]
 
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from kt import split_names
 from kt.errors import ModelError
 from kt.weights.encodings import BY_NAME, Encoding
 from kt.weights.files import Bytes, map_file, read_bytes
@@ -93,6 +94,8 @@ def _only_file(folder: Path) -> Path:
             f"there are {len(files)} safetensors files ({names}) and no {INDEX}",
             hint=f"Download {INDEX} too.",
         )
+    name = files[0].name
+    split_names.check_whole([name], [name], folder, "Download the missing parts too.")
     return files[0]
 
 
