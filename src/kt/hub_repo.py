@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kt import hub_answer
+from kt import hub_answer, settings
 from kt.hub_errors import explained
 from kt.transfer import RemoteFile
 
@@ -70,9 +70,7 @@ def find(entry: Entry, token: str | None) -> Repo:
 
 
 def cache_folder(repo: str) -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
+    return settings.load().models / f"models--{repo.replace('/', '--')}"
 
 
 def is_verified(repo: Repo, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ class Settings:
 
     variant: KT_VARIANT, the highest kernel variant to use. threads: KT_THREADS, worker threads.
     home: KT_HOME, folder for the state file and chat history (default: $XDG_STATE_HOME/kt).
-    models: folder that the hub's library downloads to (HF_HUB_CACHE, else derived from HF_HOME).
+    models: folder that downloads go to, the hub library's own (HF_HUB_CACHE, else derived from
+    HF_HOME); absolute.
     hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE.
     debug: KT_DEBUG, tracebacks for what kt did not expect.
     """
@@ -34,7 +36,7 @@ class Settings:
 def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from `environ` (default: the process environment). Raises UsageError."""
     env = os.environ if environ is None else environ
-    user = env.get("HOME", "/root")
+    user = env.get("HOME") or _home()
     state = env.get("XDG_STATE_HOME") or os.path.join(user, ".local", "state")
     cache = env.get("XDG_CACHE_HOME") or os.path.join(user, ".cache")
     hub = env.get("HF_HOME") or os.path.join(cache, "huggingface")
@@ -42,11 +44,24 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         variant=env.get("KT_VARIANT") or None,
         threads=_positive(env, "KT_THREADS"),
         home=Path(env.get("KT_HOME") or os.path.join(state, "kt")),
-        models=Path(env.get("HF_HUB_CACHE") or os.path.join(hub, "hub")),
+        models=_folder(env.get("HF_HUB_CACHE") or os.path.join(hub, "hub")),
         hf_token=env.get("HF_TOKEN") or None,
         offline=_flag(env, "HF_HUB_OFFLINE"),
         debug=_flag(env, "KT_DEBUG"),
     )
+
+
+def _home() -> str:
+    """This user's folder, as the system knows it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a user id without a name, as containers have
+        return "/"
+
+
+def _folder(text: str) -> Path:
+    """With ~ and $NAME as the hub's library expands them."""
+    return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(text))))
 
 
 def _positive(env: Mapping[str, str], name: str) -> int | None:

@@ -29,7 +29,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     memory = dataclasses.replace(found.memory, usable=20_000_000_000)
     fixed = dataclasses.replace(found, memory=memory)
     monkeypatch.setattr("kt.machine.survey.survey", lambda *_, **__: fixed)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
 
 
 def test_the_list_says_what_runs_here(capsys: Capture) -> None:

@@ -295,7 +295,7 @@ def test_a_family_that_is_not_implemented_is_told_at_once(
 def test_a_dry_run_of_what_is_not_here_knows_the_catalogue(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     limit_memory(monkeypatch, 20 * GIB)
     status, _, err = run("qwen3-30b", "--dry-run")
     assert status == 5
@@ -313,7 +313,7 @@ def test_a_dry_run_without_a_network_knows_the_catalogue(
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     limit_memory(monkeypatch, 20 * GIB)
     status, out, err = run("llama3.1-8b", "--dry-run", "--json")

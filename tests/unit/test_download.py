@@ -45,7 +45,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         "owner/gguf": gguf_repo(),
     }
     with Hub(repos) as hub:
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -72,7 +72,7 @@ def test_the_hub_library_finds_the_files_in_its_own_cache(hub: Hub) -> None:
 
     folder = download.fetch(MODEL)
     found = try_to_load_from_cache(
-        "owner/model", "model.safetensors", cache_dir=constants.HF_HUB_CACHE
+        "owner/model", "model.safetensors", cache_dir=os.environ["HF_HUB_CACHE"]
     )
     assert found == str(folder / "model.safetensors")
 
@@ -156,7 +156,7 @@ def test_a_damaged_partial_file_is_not_built_upon(hub: Hub) -> None:
     repo.cuts = [1_200_000, 0, 0, 0, 0, 0]
     with pytest.raises(DownloadError):
         download.fetch(MODEL)
-    partial = next(Path(constants.HF_HUB_CACHE).rglob("*.incomplete"))
+    partial = next(Path(os.environ["HF_HUB_CACHE"]).rglob("*.incomplete"))
     partial.write_bytes(bytes(1_200_000))
     assert (download.fetch(MODEL) / "model.safetensors").read_bytes() == WEIGHTS
 
@@ -341,7 +341,7 @@ def test_a_cache_that_cannot_be_made_is_said_as_such(
 ) -> None:
     (tmp_path / "file").touch()
     for place, words in (("/proc/nope/hub", "No such file"), (tmp_path / "file", "Not a dir")):
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place))
+        monkeypatch.setenv("HF_HUB_CACHE", str(place))
         with pytest.raises(DownloadError, match=f"cannot write to {place}.*: {words}"):
             download.fetch(MODEL)
 

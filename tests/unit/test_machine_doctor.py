@@ -82,6 +82,7 @@ def test_a_machine_without_trouble_has_no_warning() -> None:
         (with_memory(huge_pages_total=2048, huge_pages_free=2048), "reserved pages", "warn"),
         (replace(FINE, disk=Disk("/d", 100 * GIB, 5 * GIB)), "downloads", "warn"),
         (replace(FINE, disk=Disk("/d", 100 * GIB, 1000)), "downloads", "bad"),
+        (replace(FINE, disk=Disk("/d", 1000 * GIB, 500 * GIB, "a file")), "downloads", "bad"),
         (replace(FINE, gpus=(Gpu(0, "X", 8 * GIB, GIB, "nvml"),)), "gpu 0", "warn"),
         (on_cpuid(captured("numa_not_allowed")), "node 0", "warn"),
         (with_node(bandwidth=1e10, others=0.4), "node 0", "warn"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -188,4 +189,18 @@ def test_the_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
 
     found = disk.read(tmp_path / "hub" / "models")
     assert found is not None and found.path == str(tmp_path / "hub" / "models")
-    assert found.total == shutil.disk_usage(tmp_path).total
+    assert (found.total, found.problem) == (shutil.disk_usage(tmp_path).total, "")
+
+
+def test_a_place_where_no_folder_can_be_is_no_place_for_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "nowhere")
+    for there in (file, link):
+        found = disk.read(there / "hub")
+        assert found is not None and found.problem == f"{there} is not a folder"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    found = disk.read(tmp_path / "hub")
+    assert found is not None and found.problem == f"{tmp_path} cannot be written to"

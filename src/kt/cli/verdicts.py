@@ -187,6 +187,9 @@ def _gpus(machine: Machine) -> Iterator[Line]:
 
 
 def _disk(disk: Disk) -> Line:
+    if disk.problem:
+        advice = "Set HF_HOME or HF_HUB_CACHE to a folder that kt can write to."
+        return Line("Disk", "downloads", f"{disk.path}: {disk.problem}", "bad", advice)
     value = f"{format_bytes(disk.free)} free of {format_bytes(disk.total)} at {disk.path}"
     advice = "Models are tens of gigabytes; free some space, or set HF_HOME to a larger disk."
     if disk.free < GIB:

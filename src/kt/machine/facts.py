@@ -112,11 +112,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Disk:
-    """The file system of `path`, where downloads go. free: what this user may still write."""
+    """The file system of `path`, where downloads go. free: what this user may still write. problem:
+    why nothing can be written there, else "".
+    """
 
     path: str
     total: int
     free: int
+    problem: str = ""
 
 
 @dataclass(frozen=True)
