@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from kt import hub_files
 from kt.errors import DownloadError, KtError
+from kt.hub_answer import authorization
 from kt.hub_errors import Unreachable, explained
 from kt.hub_repo import VERIFIED, Repo, cache_folder, find, is_verified, stamp
 from kt.transfer import Damaged, Transfer, disk_error, has_hash
@@ -176,11 +177,9 @@ def _read_small(repo: Repo, name: str, folder: Path) -> None:
 
 def _address(repo: Repo, name: str) -> tuple[str, dict[str, str]]:
     """A file's URL, and the headers that go with it."""
-    from huggingface_hub import get_token, hf_hub_url
+    from huggingface_hub import hf_hub_url
 
-    token = repo.token or get_token()
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return hf_hub_url(repo.name, name, revision=repo.commit), headers
+    return hf_hub_url(repo.name, name, revision=repo.commit), authorization(repo.token)
 
 
 def _bring_file(

@@ -50,6 +50,16 @@ def ask(repo: str, revision: str | None, token: str | None) -> tuple[str, dict[s
         ) from None
 
 
+def authorization(token: str | None) -> dict[str, str]:
+    """The header for `token`, or for the one that the hub's library keeps. The library's own
+    function for this asks the hub for a list and writes it to disk.
+    """
+    from huggingface_hub import get_token
+
+    token = token or get_token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def _parse(body: bytes) -> tuple[str, dict[str, RemoteFile]]:
     """Raises _Fault."""
     try:
@@ -77,15 +87,10 @@ def _file(item: dict[str, Any]) -> RemoteFile:
 def _get(url: str, token: str | None) -> bytes:
     """The body at `url`. Raises the errors of the hub's library, _Fault."""
     from huggingface_hub import get_session
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        build_hf_headers,
-        hf_raise_for_status,
-    )
+    from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
-    headers, query = build_hf_headers(token=token), {"blobs": "true"}
-    with get_session().stream(
-        "GET", url, headers=headers, params=query, timeout=_SILENCE
-    ) as response:
+    asked: dict[str, Any] = {"params": {"blobs": "true"}, "headers": authorization(token)}
+    with get_session().stream("GET", url, timeout=_SILENCE, **asked) as response:
         body = b""
         for chunk in response.iter_bytes():
             body += chunk

@@ -422,6 +422,7 @@ def test_what_no_hub_says(hub: Hub, tmp_path: Path, tells: Callable[[Any], Any])
         assert "HF_ENDPOINT" in caught.value.hint
     assert victim.read_text() == "mine"
     assert [path for path in tmp_path.rglob("*") if path != victim] == []
+    assert {request.path for request in hub.requests} == {"/api/models/owner/model"}
 
 
 def test_an_answer_without_end(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
