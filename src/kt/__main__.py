@@ -14,8 +14,10 @@ from kt.errors import EXIT_INTERRUPTED
 
 def _leave(number: int, frame: object) -> None:
     # A terminal has shown ^C at the start of this line.
-    os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
-    os._exit(EXIT_INTERRUPTED)
+    try:
+        os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
+    finally:
+        os._exit(EXIT_INTERRUPTED)
 
 
 _ended_by: list[int] = []

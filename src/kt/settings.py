@@ -51,6 +51,15 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def drop_absurd_sizes() -> None:
+    """COLUMNS and the like that no screen has are taken out of the environment: libraries reserve
+    memory by them, or fail.
+    """
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
+        if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
+            del os.environ[name]
+
+
 def _home() -> str:
     """This user's folder, as the system knows it."""
     try:

@@ -348,3 +348,38 @@ def test_a_prompt_may_be_an_argument(capsys: pytest.CaptureFixture[str]) -> None
     named = capsys.readouterr().out
     assert app.run(["run", "tiny", "--prompt", "Hello"]) == 0
     assert named == capsys.readouterr().out and named.strip()
+
+
+@pytest.mark.parametrize("stderr", ["/dev/full", "&-"])
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(["run", "/no/such"], 4), (["run", "--none"], 2), (["models"], 0)]
+)
+def test_a_stderr_that_cannot_be_written_changes_no_status(
+    stderr: str, arguments: list[str], status: int
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" 2>{stderr}', "sh", *installed.KT, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=installed.environment(),
+        timeout=60,
+    )
+    assert done.returncode == status
+    assert ("tiny" in done.stdout) == (status == 0)
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES", "TERMINAL_WIDTH"])
+@pytest.mark.parametrize("size", ["0", "-5", "x", "99999999999"])
+def test_a_screen_that_cannot_be_is_none(name: str, size: str) -> None:
+    def shown(**environ: str) -> str:
+        done = subprocess.run(
+            [*installed.KT, "--help"],
+            capture_output=True,
+            text=True,
+            env=installed.environment() | environ,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert shown(**{name: size}) == shown()

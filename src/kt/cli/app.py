@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
@@ -142,23 +141,18 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _interrupted(stop)
     except BrokenPipeError:  # the reader went away (`kt models | head`)
-        _drop_output()
+        render.discard(sys.stdout)
         return 1
     except Exception as problem:
         if interrupt.of(problem):
             return _interrupted(problem)
         if isinstance(problem, OSError) and problem.errno in DISK_FULL:
-            _drop_output()
+            render.discard(sys.stdout)
             render.error(KtError(f"cannot write: {_reason(problem)}", hint=FULL_HINT))
             return KtError.exit_code
         render.unexpected(problem, debug=_debug())
         return EXIT_UNEXPECTED
     return 0
-
-
-def _drop_output() -> None:
-    """What is still buffered goes nowhere, so that Python's own flush at the end is quiet too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _reason(problem: OSError) -> str:

@@ -24,6 +24,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from kt import settings
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
@@ -45,16 +46,51 @@ FOLDED_WIDTH = 10
 _PIPE_WIDTH = 4096  # wide enough that nothing is wrapped where a program reads
 
 
-def prepare_streams() -> None:
-    """Text that the terminal's encoding lacks is shown as "?", and a closed stream takes anything.
-    To be called once, before anything is printed.
+class _Stderr(io.TextIOWrapper):
+    """stderr. Where it cannot be written, a full disk say, nobody can be told of it either: kt does
+    its work, and ends with its status, as if it could.
     """
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(stream.buffer, stream.encoding, "replace", line_buffering=True)
+        self._stream = stream  # which would close the buffer if nobody held it
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            self._give_up()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        discard(self)
+
+
+def discard(stream: TextIO) -> None:
+    """What goes to `stream` goes nowhere from now on, also what is still buffered, so that Python's
+    own flush at the end is quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def prepare_streams() -> None:
+    """Text that the terminal's encoding lacks is shown as "?", a closed stream takes anything, and
+    so does a stderr that cannot be written. To be called once, before anything is printed.
+    """
+    settings.drop_absurd_sizes()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+            if name == "stderr":
+                sys.stderr = _Stderr(stream)
 
 
 def stdout() -> Console:
