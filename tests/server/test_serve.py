@@ -241,11 +241,16 @@ def test_a_server_that_ends_takes_no_requests(serve):
     assert response.json()["error"]["message"] == "bye"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_an_address_that_others_reach_needs_a_key(host):
     with pytest.raises(UsageError) as refused:
         serving.reserve(host, 0)
     assert "--api-key" in refused.value.hint
+
+
+def test_an_empty_address_is_none():
+    with pytest.raises(UsageError, match="--host is empty"):
+        serving.reserve(" ", 0, api_keys=["k"])
 
 
 @pytest.mark.parametrize("keys", [[""], ["k", " "]])
