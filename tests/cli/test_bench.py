@@ -114,6 +114,15 @@ def test_a_server_of_its_own_that_does_not_start(run: Run, tmp_path: Path) -> No
     assert status == 4 and f"kt run {tmp_path} did not start" in err
 
 
+def test_a_model_that_does_not_fit_is_not_to_be_downloaded(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    status, out, err = run("qwen3-coder-next")
+    assert (status, out) == (5, "")
+    assert "bytes of weights" in err and "downloads it" not in err
+
+
 def test_more_decoded_tokens_than_positions(run: Run, dense: Path) -> None:
     status, out, err = run(str(dense), "--decode", "100000000000")
     assert (status, out) == (2, "")

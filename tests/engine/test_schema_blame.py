@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kt.engine import schema_blame
+from kt.engine.grammar_errors import reason
 
 BAD = {"type": "strin"}
 
@@ -48,3 +49,11 @@ def test_slow_parts_are_given_up(monkeypatch):
     inner = {"properties": {str(i): {} for i in range(100)}}
     assert schema_blame.place({"items": inner}, slow) == ".items"
     assert 1 <= len(tried) <= 3
+
+
+def test_advice_that_no_client_can_follow_is_left_out() -> None:
+    said = (
+        "lexer precomputation failed; either increase limits.initial_lexer_fuel or disable "
+        "limits.precompute_large_lexemes"
+    )
+    assert reason(said) == "lexer precomputation failed"

@@ -51,7 +51,9 @@ def chat(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="The longest answer, in tokens. Default: 2048."),
+        typer.Option(
+            min=1, max=1 << 24, metavar="N", help="The longest answer, in tokens. Default: 2048."
+        ),
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The server's key, if it has one.")

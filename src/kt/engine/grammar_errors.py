@@ -19,7 +19,10 @@ _REGEX: Final = re.compile(
 )
 _WRAPPERS: Final = ("failed to compile JSON schema: ",)
 _PLACE: Final = re.compile(r"\n\s*while processing json-schema:\S*")
-_ADVICE: Final = re.compile(r"\. Enable '\w+' option .*")
+# What only whoever calls llguidance could do.
+_ADVICE: Final = re.compile(
+    r"\. Enable '\w+' option .*|[,;:]? *\(?either increase limits\..*", re.S
+)
 
 
 def refusal(grammar: Grammar, error: str, place: str = "") -> InvalidGrammar:
