@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from kt.errors import DownloadError
+from kt.errors import DownloadError, KtError
 from kt.hub_errors import Unreachable
-from kt.transfer import RemoteFile
+from kt.transfer import RemoteFile, transport_errors
 
 SECONDS = 60.0
 """What an answer may take in all, however busily its bytes drip."""
@@ -33,12 +33,19 @@ class _Fault(Exception):
 
 def ask(repo: str, revision: str | None, token: str | None) -> tuple[str, dict[str, RemoteFile]]:
     """The commit and its files by name. Raises the errors of the hub's library, Unreachable for
-    an answer that takes too long, DownloadError for one that no hub gives.
+    an answer that takes too long, DownloadError for one that no hub gives and for settings with
+    which nobody can be asked.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import constants, errors
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     validate_repo_id(repo)
+    explained = (
+        KtError,
+        errors.HfHubHTTPError,
+        errors.OfflineModeIsEnabled,
+        *transport_errors(),
+    )
     url = f"{constants.ENDPOINT}/api/models/{repo}"
     if revision:
         url += f"/revision/{quote(revision, safe='')}"
@@ -48,15 +55,33 @@ def ask(repo: str, revision: str | None, token: str | None) -> tuple[str, dict[s
         raise DownloadError(
             f"{constants.ENDPOINT} does not answer as a hub does ({fault})", hint=_HINT
         ) from None
+    except Exception as error:  # of as many classes as there are settings that can be wrong
+        if isinstance(error, explained):
+            raise
+        raise DownloadError(
+            f"the hub cannot be asked ({type(error).__name__}: {error})",
+            hint="Check the proxy and the certificates that the environment names.",
+        ) from error
 
 
 def authorization(token: str | None) -> dict[str, str]:
     """The header for `token`, or for the one that the hub's library keeps. The library's own
-    function for this asks the hub for a list and writes it to disk.
+    function for this asks the hub for a list and writes it to disk. Raises DownloadError.
     """
     from huggingface_hub import get_token
 
-    token = token or get_token()
+    try:
+        token = token or get_token()
+    except (OSError, UnicodeError) as error:
+        raise DownloadError(
+            f"the token for the hub cannot be read: {error}",
+            hint="HF_HOME names the folder that it is in.",
+        ) from None
+    if token and not re.fullmatch("[!-~]+", token):
+        raise DownloadError(
+            "the token for the hub holds characters that no token has",
+            hint="Set HF_TOKEN to the token alone.",
+        )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kt.errors import UsageError
 
@@ -20,7 +21,7 @@ class Settings:
     home: KT_HOME, folder for the state file and chat history (default: $XDG_STATE_HOME/kt).
     models: folder that downloads go to, the hub library's own (HF_HUB_CACHE, else derived from
     HF_HOME); absolute.
-    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE.
+    hf_token: HF_TOKEN. offline: HF_HUB_OFFLINE. HF_ENDPOINT is only checked.
     debug: KT_DEBUG, tracebacks for what kt did not expect.
     """
 
@@ -36,6 +37,7 @@ class Settings:
 def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from `environ` (default: the process environment). Raises UsageError."""
     env = os.environ if environ is None else environ
+    _check_address(env, "HF_ENDPOINT")  # which the hub's library reads, and does not check
     user = env.get("HOME") or _home()
     state = env.get("XDG_STATE_HOME") or os.path.join(user, ".local", "state")
     cache = env.get("XDG_CACHE_HOME") or os.path.join(user, ".cache")
@@ -71,6 +73,21 @@ def _home() -> str:
 def _folder(text: str) -> Path:
     """With ~ and $NAME as the hub's library expands them."""
     return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(text))))
+
+
+def _check_address(env: Mapping[str, str], name: str) -> None:
+    text = env.get(name)
+    if not text:
+        return
+    try:
+        url = urlsplit(text)
+        good = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # brackets, a port
+        good = False
+    if not good or not text.isprintable():
+        raise UsageError(
+            f"{name}={text!r} is not an address", hint="It should be like https://huggingface.co."
+        )
 
 
 def _positive(env: Mapping[str, str], name: str) -> int | None:

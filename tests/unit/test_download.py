@@ -437,3 +437,20 @@ def test_a_hub_that_drips(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_answer, "SECONDS", 0.5)
     with pytest.raises(DownloadError, match=r"the hub has not answered in 0\.5 s"):
         download.preview(MODEL)
+
+
+def test_settings_with_which_nobody_can_be_asked(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://a\x07")
+    with pytest.raises(DownloadError, match="the hub cannot be asked") as caught:
+        download.preview(MODEL)
+    assert "proxy" in caught.value.hint
+
+
+def test_a_token_that_is_none(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for token in ("caf\xe9", "two words", "two\nlines"):
+        with pytest.raises(DownloadError, match="holds characters that no token has"):
+            download.preview(MODEL, token=token)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "file" / "token"))
+    with pytest.raises(DownloadError, match="token for the hub cannot be read"):
+        download.preview(MODEL)

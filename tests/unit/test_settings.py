@@ -49,3 +49,13 @@ def test_without_a_home_it_is_the_one_the_system_knows(home, monkeypatch):
 def test_a_relative_folder_of_downloads_is_told_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert settings.load({"HF_HOME": "f"}).models == tmp_path / "f/hub"
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "ftp://x", "http://", "http://[::1", "http://x:99999", "http://x\n"]
+)
+def test_the_hubs_endpoint_is_an_address(text):
+    with pytest.raises(UsageError, match=r"HF_ENDPOINT=.* is not an address"):
+        settings.load({"HF_ENDPOINT": text})
+    settings.load({"HF_ENDPOINT": "https://hub.example:8443/mirror"})
+    settings.load({"HF_ENDPOINT": ""})
