@@ -16,6 +16,7 @@ from kt.bench import attention, experts, floors, model
 from kt.cli import app, render
 from kt.units import MIB
 from tests import installed
+from tests.cli.test_run_refusals import limit_memory
 from tests.fakes import FakeExecutor
 from tests.server.harness import running
 from tests.tiny import tiny_gguf, tiny_qwen3_moe_gguf
@@ -117,8 +118,9 @@ def test_a_server_of_its_own_that_does_not_start(run: Run, tmp_path: Path) -> No
 def test_a_model_that_does_not_fit_is_not_to_be_downloaded(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    status, out, err = run("qwen3-coder-next")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    limit_memory(monkeypatch, 20 << 30)
+    status, out, err = run("qwen3-30b")
     assert (status, out) == (5, "")
     assert "bytes of weights" in err and "downloads it" not in err
 
