@@ -4,15 +4,19 @@ counted and what is reported is not."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kt.bench import attention, experts, floors, model
+from kt.bench import attention, experts, floors, model, serving
 from kt.cli import app, render
 from kt.units import MIB
 from tests import installed
@@ -105,7 +109,8 @@ def test_an_interrupt_keeps_what_was_measured(
     assert status == 130
     assert err.endswith("interrupted; the rest was not measured\n")
     if as_json:
-        assert len(json.loads(out)[points]) == 1
+        report = json.loads(out)
+        assert (len(report[points]), report["cut"]) == (1, True)
     else:
         assert "TOKENS" in out or "CONTEXT" in out
 
@@ -172,6 +177,7 @@ def test_a_model(run: Run, dense: Path) -> None:
         "read_buffer_bytes",
         "prefill",
         "decode",
+        "cut",
     ]
     assert document["schema"] == 1 and document["bench"] == "model"
     assert document["model"] == "tiny.Q4_0"
@@ -249,6 +255,7 @@ def test_a_layer(run: Run) -> None:
         "weight_bytes",
         "read_from",
         "points",
+        "cut",
     ]
     assert document["schema"] == 1 and document["bench"] == "experts"
     assert document["format"] == "i8_g32"
@@ -316,6 +323,7 @@ def test_attention(run: Run) -> None:
         "read_buffer_bytes",
         "decode",
         "prefill",
+        "cut",
     ]
     assert document["schema"] == 1 and document["bench"] == "attention"
     # 576 + 64 positions, two rows of bfloat16 for each KV head.
@@ -479,6 +487,7 @@ def test_a_server_that_runs(run: Run) -> None:
         status, out, _ = run("serve", server.url, *options, "--json")
         assert status == 0
         report = json.loads(out)
+        assert report["cut"] is False
         check_serving(report, [1, 3])
         # 3 rounds of 1 + 3 requests, 9 tokens each, whatever the model would have said.
         assert server.engine.stats().completion_tokens == 3 * 4 * 9
@@ -486,10 +495,46 @@ def test_a_server_that_runs(run: Run) -> None:
         assert report["points"][1]["gap_seconds"]["p50"] >= 0.002
         assert report["points"][0]["tokens_per_second"]["best"] <= 500
         assert report["points"][1]["tokens_per_second"]["best"] <= 1500
-        status, out, _ = run("serve", server.url, *options)
+        status, out, err = run("serve", server.url, *options)
         assert status == 0 and out.count("\n") == 4
+        assert "RATIO: tokens per second of all streams together, against 1 stream" in err
         status, _, err = run("serve", server.url, "--api-key", "wrong")
         assert status == 1 and "not valid" in err
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_an_interrupt_within_a_round_keeps_the_streams_before_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, as_json: list[str]
+) -> None:
+    measured = serving._together
+    calls = iter(range(100))
+
+    def stop(*arguments: Any) -> serving.Round:
+        if next(calls) == 5:  # of the second round, after one to warm up
+            raise KeyboardInterrupt
+        return measured(*arguments)
+
+    monkeypatch.setattr(serving, "_together", stop)
+    command = ("--streams", "1,2", "--tokens", "3", *as_json)
+    with running(FakeExecutor(latency=0.002)) as server:
+        status, out, err = run("serve", server.url, *command)
+    assert status == 130 and err.endswith("interrupted; the rest was not measured\n")
+    if as_json:
+        report = json.loads(out)
+        check_serving(report, [1, 2])
+        assert report["cut"] is True
+    else:
+        assert [line.split()[0] for line in out.splitlines()[2:]] == ["1", "2"]
+
+
+def test_an_interrupt_does_not_wait_for_the_answers(run: Run) -> None:
+    interrupt = threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT))
+    with running(FakeExecutor(latency=0.1)) as server:
+        interrupt.start()
+        began = time.monotonic()
+        status, out, err = run("serve", server.url, "--streams", "3", "--tokens", "400")
+    assert (status, out) == (130, "") and err.endswith("interrupted; nothing was measured yet\n")
+    assert time.monotonic() - began < 20  # one answer takes 40
 
 
 def test_what_is_no_server(run: Run) -> None:

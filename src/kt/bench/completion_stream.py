@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -60,6 +62,12 @@ class Requester:
         """Anew: a server may have closed a connection that was idle. Raises OSError."""
         self._connection.close()
         self._connection.connect()
+        self._socket = self._connection.sock
+
+    def abort(self) -> None:
+        """Ends a request that another thread waits for; its `stream` raises."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connection.close()

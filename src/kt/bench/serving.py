@@ -123,9 +123,9 @@ class Report:
 
 def ratio(point: Point, one: Point) -> float:
     """The rate of `point` over that of `one`: the median over rounds, whose two rates were measured
-    one soon after the other.
+    one soon after the other. An interrupted last round may have only one of them.
     """
-    pairs = zip(point.rounds, one.rounds, strict=True)
+    pairs = zip(point.rounds, one.rounds, strict=False)
     return median(a.rate / b.rate if b.rate else 0.0 for a, b in pairs)
 
 
@@ -197,7 +197,13 @@ def _together(
 
     for requester in requesters:
         requester.connect()
-    return Round(tuple(pool.map(one, range(len(requesters)), requesters)))
+    try:
+        return Round(tuple(pool.map(one, range(len(requesters)), requesters)))
+    except BaseException:  # Nobody waits for the streams that are left.
+        ready.abort()
+        for requester in requesters:
+            requester.abort()
+        raise
 
 
 def _percentile(values: list[float], percentile: float) -> float:

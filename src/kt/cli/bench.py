@@ -103,7 +103,7 @@ def bench_model(
         with render.progress(f"Loading {entry.name}") as update:
             executor = measure.load(prepared, update)
         with closing(executor):
-            interrupt.shown(
+            bench_view.shown(
                 partial(
                     measure.bench,
                     prepared,
@@ -112,7 +112,8 @@ def bench_model(
                     cpu=machine.cpu.model,
                     say=render.note,
                 ),
-                _as_json if as_json else bench_view.show_model,
+                bench_view.show_model,
+                as_json=as_json,
             )
 
 
@@ -158,7 +159,7 @@ def bench_experts(
         seconds,
     )
     wanted.sizes.check(wanted.format)
-    show = _as_json if as_json else bench_view.show_experts
+    show = partial(bench_view.shown, show=bench_view.show_experts, as_json=as_json)
     _bench_layer(partial(measure.bench, wanted), show, threads, variant)
 
 
@@ -187,21 +188,17 @@ def bench_attention(
 
     layer = Heads(heads, kv_heads, head_dim, kv_format.value if kv_format else "bf16")
     wanted = measure.Wanted(layer, contexts, prefill, repeat, seconds)
-    show = _as_json if as_json else bench_view.show_attention
+    show = partial(bench_view.shown, show=bench_view.show_attention, as_json=as_json)
     _bench_layer(partial(measure.bench, wanted), show, threads, variant)
-
-
-def _as_json(report: Any) -> None:
-    render.json(report.to_json())
 
 
 def _bench_layer(
     bench: Callable[..., Report],
-    show: Callable[[Report], None],
+    show: Callable[[Callable[[], Report]], None],
     threads: int | None,
     variant: str | None,
 ) -> None:
-    """Shows what `bench` reports of a layer, on the workers and the kernels that the options ask
+    """Hands `show` the measurement of a layer, on the workers and the kernels that the options ask
     for."""
     from kt.kernels.library import load
     from kt.machine.workers import limited
@@ -220,7 +217,7 @@ def _bench_layer(
         say=render.note,
     )
     with interrupt.means(NO_RESULT):
-        interrupt.shown(measure, show)
+        show(measure)
 
 
 def _survey() -> Machine:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kt import settings
-from kt.cli import interrupt, options, render, runnable
+from kt.cli import bench_view, interrupt, options, render, runnable
 from kt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def bench_serve(
         url = find_url(address, settings.load().home, render.note)
         with closing(Client(url, api_key)) as client:
             name = client.model()
-        interrupt.shown(
+        bench_view.shown(
             lambda: serving.bench(url, name, wanted, api_key=api_key, say=render.note),
-            (lambda report: render.json(report.to_json())) if as_json else _show,
+            _show,
+            as_json=as_json,
         )
 
 

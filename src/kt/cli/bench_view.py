@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kt.cli import render
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kt.bench.attention import AttentionPoint
     from kt.bench.attention import Report as AttentionReport
@@ -18,6 +18,33 @@ if TYPE_CHECKING:
     from kt.bench.model import ModelPoint
     from kt.bench.model import Report as ModelReport
     from kt.bench.point import Point
+
+
+class Report(Protocol):
+    """What every kind of bench gives."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+AnyReport = TypeVar("AnyReport", bound=Report)
+
+
+def shown(
+    measure: Callable[[], AnyReport], show: Callable[[AnyReport], None], *, as_json: bool
+) -> None:
+    """Shows what `measure` reports, also the part before an interrupt, which is passed on."""
+    from kt.bench.cut import Cut
+
+    try:
+        report, cut = measure(), False
+    except Cut as stop:
+        report, cut = stop.report, True
+    if as_json:
+        render.json({**report.to_json(), "cut": cut})
+    else:
+        show(report)
+    if cut:
+        raise KeyboardInterrupt("the rest was not measured")
 
 
 def show_model(report: ModelReport) -> None:

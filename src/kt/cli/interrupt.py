@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -27,15 +24,3 @@ def of(problem: BaseException | None) -> KeyboardInterrupt | None:
     while problem is not None and not isinstance(problem, KeyboardInterrupt):
         problem = problem.__cause__ or problem.__context__
     return problem
-
-
-def shown(measure: Callable[[], T], show: Callable[[T], None]) -> None:
-    """Shows what `measure` reports, also of a part where an interrupt has cut it short."""
-    from kt.bench.cut import Cut
-
-    try:
-        report = measure()
-    except Cut as stop:
-        show(stop.report)
-        raise KeyboardInterrupt("the rest was not measured") from None
-    show(report)
