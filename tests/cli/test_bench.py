@@ -125,9 +125,10 @@ def test_a_model_that_does_not_fit_is_not_to_be_downloaded(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     limit_memory(monkeypatch, 20 << 30)
-    status, out, err = run("qwen3-30b")
-    assert (status, out) == (5, "")
-    assert "bytes of weights" in err and "downloads it" not in err
+    for command in (["qwen3-30b"], ["serve", "qwen3-30b"]):
+        status, out, err = run(*command)
+        assert (status, out) == (5, "")
+        assert "61100000000 bytes of weights" in err and "downloads it" not in err
 
 
 def test_more_decoded_tokens_than_positions(run: Run, dense: Path) -> None:

@@ -85,11 +85,8 @@ def bench_model(
     entry = catalog.resolve(model)
     runnable.check(entry)
     from kt.bench import model as measure
-    from kt.placement.plan import admit
 
     machine = _survey()
-    if entry.size_bytes:
-        admit(entry.size_bytes, machine, entry.name)
     prepared, wanted = measure.ready(
         runnable.files(entry),
         machine,

@@ -36,12 +36,17 @@ def check(entry: Entry) -> None:
 
 
 def files(entry: Entry) -> Path:
-    """The model's files on this machine: nothing is downloaded. Raises UsageError."""
+    """The model's files on this machine: nothing is downloaded. Raises UsageError, or DoesNotFit
+    where a download would be in vain.
+    """
     if entry.path is not None:
         return entry.path
     from kt import download
+    from kt.machine.survey import survey
+    from kt.placement.plan import admit
 
     if not download.is_cached(entry):
+        admit(entry.size_bytes or 0, survey(gpus=False), entry.name)
         raise UsageError(
             f"{entry.repo} is not downloaded yet", hint=f"kt run {entry.typed} downloads it."
         )
