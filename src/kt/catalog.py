@@ -240,12 +240,13 @@ def _from_url(text: str) -> Entry:
     repo, revision, file, quant = match.group("repo", "revision", "file", "quant")
     if file and not file.endswith(".gguf"):
         raise UsageError(f"{text} is a single file", hint=f"The whole model: kt run {repo}")
-    return Entry(
-        name=repo.partition("/")[2] + (f":{quant}" if quant else ""),
-        repo=repo,
-        revision=None if revision == "main" else revision,
-        files=file or quant or "",
-    )
+    return _of_hub(repo, quant, file, None if revision == "main" else revision)
+
+
+def _of_hub(repo: str, quant: str | None, file: str | None, revision: str | None = None) -> Entry:
+    """quant, file: one of them at most, if not the repository's own weights."""
+    name = repo.partition("/")[2] + (f":{quant}" if quant else "")
+    return Entry(name=name, repo=repo, revision=revision, files=file or quant or "")
 
 
 def _means_a_path(text: str) -> bool:
@@ -255,14 +256,10 @@ def _means_a_path(text: str) -> bool:
 
 def _repository(text: str) -> Entry | None:
     repo, _, quant = text.partition(":")
-    parts = repo.split("/")
-    files = quant
-    if len(parts) == 3 and parts[2].endswith(".gguf") and not quant:
-        files = parts.pop()
-        repo = "/".join(parts)
-    if not _REPO.fullmatch(repo):
-        return None
-    return Entry(name=parts[1] + (f":{quant}" if quant else ""), repo=repo, files=files)
+    file = None
+    if repo.count("/") == 2 and repo.endswith(".gguf") and not quant:
+        repo, _, file = repo.rpartition("/")
+    return _of_hub(repo, quant, file) if _REPO.fullmatch(repo) else None
 
 
 def _suggestion(text: str, known: Mapping[str, Entry]) -> str:

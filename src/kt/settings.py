@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from kt import words
 from kt.errors import UsageError
 
 
@@ -77,14 +77,7 @@ def _folder(text: str) -> Path:
 
 def _check_address(env: Mapping[str, str], name: str) -> None:
     text = env.get(name)
-    if not text:
-        return
-    try:
-        url = urlsplit(text)
-        good = url.scheme in ("http", "https") and url.hostname and url.port != 0
-    except ValueError:  # brackets, a port
-        good = False
-    if not good or not text.isprintable():
+    if text and not (words.is_web_address(text) and text.isprintable()):
         raise UsageError(
             f"{name}={text!r} is not an address", hint="It should be like https://huggingface.co."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import locale
+from urllib.parse import urlsplit
 
 
 def typed(text: str) -> str:
@@ -14,6 +15,15 @@ def typed(text: str) -> str:
     except UnicodeEncodeError:
         return piped(text.encode("utf-8", "surrogateescape"))
     return text
+
+
+def is_web_address(text: str) -> bool:
+    """Whether `text` is http or https to some host, on a port that can be."""
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # brackets, a port
+        return False
 
 
 def piped(data: bytes) -> str:

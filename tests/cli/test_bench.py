@@ -29,7 +29,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 LAYER = ("--hidden", "64", "--intermediate", "96", "--experts", "8", "--top-k", "2")
 
-QUICK = ("--layers", "2", "--repeat", "2", "--seconds", "0")
+BRIEF = ("--repeat", "2", "--seconds", "0")
+QUICK = ("--layers", "2", *BRIEF)
 
 
 @pytest.fixture
@@ -67,16 +68,13 @@ def test_an_interrupt_says_that_there_is_no_result(
         assert err.endswith("interrupted; nothing was measured yet\n")
 
 
-BRIEF = ("--repeat", "2", "--seconds", "0")
-
-
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 @pytest.mark.parametrize(
     ("command", "said", "points"),
     [
         (["MODEL", "--prefill", "4,8", "--context", "8"], "prefill of 8", "prefill"),
         (
-            ["experts", *LAYER, "--format", "int4", "--tokens", "1,2", "--layers", "2", *BRIEF],
+            ["experts", *LAYER, "--format", "int4", "--tokens", "1,2", *QUICK],
             "2 tokens",
             "points",
         ),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_chat import PACKAGES, ROOT
+from tests.installed import PACKAGES, ROOT
 
 STARTS = """
 import time

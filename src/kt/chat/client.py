@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from kt import words
 from kt.errors import KtError, UsageError
 from kt.server import state
 
@@ -85,12 +86,7 @@ def find_url(url: str | None, home: Path, say: Callable[[str], None]) -> str:
     full = url if "://" in url else f"http://{url}"
     if re.match(r"\d+(/|$)", url):
         full = f"http://127.0.0.1:{url}"
-    try:
-        parts = urlsplit(full)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
+    if not words.is_web_address(full):
         raise UsageError(f"{url!r} is not a server's URL", hint="for example http://127.0.0.1:8000")
     return re.sub(r"(/v1(/.*)?|/health)?/*$", "", full)
 

@@ -144,11 +144,11 @@ def _loaded(name: str, path: Path, packaged: bool) -> Answers:
         return Local.start(name, path, variant=variant, progress=update)
 
 
-def _check_no_model(words: list[str]) -> None:
+def _check_no_model(typed: list[str]) -> None:
     """Raises UsageError for `kt chat MODEL QUESTION`, as other tools have it."""
     from kt import catalog
 
-    name, *question = words
+    name, *question = typed
     if name in catalog.aliases():
         raise UsageError(
             f"{name} is a model, and kt chat takes it as --model",

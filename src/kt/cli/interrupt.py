@@ -1,4 +1,4 @@
-"""Ctrl-C: what it means for what it has stopped, and what is kept."""
+"""Ctrl-C: what it means for what it has stopped."""
 
 from __future__ import annotations
 

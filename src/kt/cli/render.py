@@ -59,17 +59,14 @@ class _Stderr(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError:
-            self._give_up()
+            discard(self)
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        discard(self)
+            discard(self)
 
 
 def discard(stream: TextIO) -> None:

@@ -28,9 +28,9 @@ class ServerState:
     started: float
     names: tuple[str, ...] = ()
 
-    def serves(self, *names: str) -> bool:
-        """Whether one of these means its model."""
-        return not {self.model, *self.names}.isdisjoint(names)
+    def serves(self, name: str) -> bool:
+        """Whether `name` means its model."""
+        return name == self.model or name in self.names
 
 
 def write(home: Path, state: ServerState) -> Path:
