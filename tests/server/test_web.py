@@ -282,7 +282,7 @@ def test_a_refusal_is_told_and_the_question_kept(serve, visit):
     page = visit(serve(FakeExecutor(context=64, reply=replying("ok"))))
     page.expected = ["400 (Bad Request)"]
     page.type("x" * 80)
-    failure = page.wait(lambda: "".join(page.texts(".failure[role=alert]")))
+    failure = page.wait(lambda: "".join(page.texts("#log .failure[role=alert]")))
     assert "64" in failure
     box = page["#message"]
     assert box.get_property("value") == "x" * 80
