@@ -44,7 +44,7 @@ clean:
 
 # The build's own tools come first, so that every build reuses one configured tree.
 build/venv: constraints.txt
-	@echo "Making .venv with the tools to build kt"
+	@echo "Making .venv with the tools to build kt: less than a minute without a word"
 	$(PYTHON) -m venv .venv
 	$(PIP) install -q -c constraints.txt scikit-build-core cmake ninja
 	@mkdir -p build && touch $@

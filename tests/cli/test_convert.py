@@ -133,9 +133,12 @@ def test_making_a_model_larger_gets_a_warning(kt, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "needs SOURCE, DEST and --format"),
-        (["a"], "needs SOURCE, DEST and --format"),
-        (["{model}", "{to}"], "needs SOURCE, DEST and --format"),
+        ([], "kt convert lacks SOURCE, DEST, --format"),
+        (["a", "--format", "int4"], "kt convert lacks DEST (formats"),
+        (
+            ["{model}", "{to}"],
+            "lacks --format (formats: int8, int4, int4m, fp8, bf16, f16, native)",
+        ),
         (["{model}", "{to}", "--format", "int3"], "int3"),
         (["{model}", "{to}", "--format", "int8", "--group", "16"], "--group 16: choose 32"),
         (["{model}", "{to}", "--format", "bf16", "--group", "64"], "bf16 has no scales"),

@@ -85,10 +85,12 @@ def convert(
         _verify(_folder(verify), as_json)
         return
     if source is None or dest is None or target is None:
+        needed = {"SOURCE": source, "DEST": dest, "--format": target}
+        missing = [name for name, value in needed.items() if value is None]
         formats = ", ".join(one.value for one in Format)
         raise UsageError(
-            "kt convert needs SOURCE, DEST and --format",
-            hint=f"kt convert owner/name ./model-int4 --format int4 (formats: {formats})",
+            f"kt convert lacks {', '.join(missing)} (formats: {formats})",
+            hint="kt convert owner/name ./model-int4 --format int4",
         )
     if calibration is not None and target not in (Format.INT4, Format.INT4M):
         raise UsageError("--calibration goes with --format int4 and int4m")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kt.cli import render
-from kt.errors import KtError
+from kt.errors import DoesNotFit, KtError
 from kt.units import format_bytes
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ def show_download(found: Preview, machine: Machine, *, as_json: bool) -> None:
 @contextmanager
 def failures(*, as_json: bool) -> Iterator[None]:
     """With --json a program finds on stdout why there is no plan; people find it on stderr."""
-    from kt.hub_errors import Unreachable
     from kt.placement.refusal import PlanDoesNotFit
 
     try:
@@ -114,7 +113,7 @@ def failures(*, as_json: bool) -> Iterator[None]:
         if as_json:
             reason = {"status": problem.exit_code, "message": problem.message, "hint": problem.hint}
             plan = {"plan": problem.plan} if isinstance(problem, PlanDoesNotFit) else {}
-            fits = None if isinstance(problem, Unreachable) else False
+            fits = False if isinstance(problem, DoesNotFit) else None
             render.json({"fits": fits, **plan, "error": reason})
         raise
 
