@@ -330,6 +330,9 @@ def test_processes_of_the_tests_run_the_kt_that_the_tests_import() -> None:
     [
         (["list"], "kt models lists"),
         (["pull", "x"], "kt run MODEL downloads"),
+        (["run", "-hf", "owner/name:Q4_K_M"], "kt run owner/name:QUANTISATION"),
+        (["chat", "-m", "tiny", "hi"], "kt chat --model NAME"),
+        (["chat", "tiny"], "kt chat --model tiny"),
         (["chat", "tiny", "say", "hi"], "kt chat --model tiny 'say hi'"),
         (["run", "tiny", "a", "--prompt", "b"], "there are two prompts"),
         (["run", "tiny", "--port", "0", "--cors", "example.org"], "'example.org' is no origin"),
@@ -344,9 +347,9 @@ def test_habits_from_elsewhere(
 
 
 def test_a_prompt_may_be_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["run", "tiny", "Hello"]) == 0
+    assert app.run(["run", "tiny", "Hello", "there"]) == 0
     named = capsys.readouterr().out
-    assert app.run(["run", "tiny", "--prompt", "Hello"]) == 0
+    assert app.run(["run", "tiny", "--prompt", "Hello there"]) == 0
     assert named == capsys.readouterr().out and named.strip()
 
 

@@ -22,6 +22,7 @@ from kt.chat.client import Client
 from kt.cli import app
 from kt.server import state
 from tests import installed
+from tests.cli.test_run_refusals import limit_memory
 from tests.installed import PACKAGES, ROOT
 
 KT = [*installed.KT, "chat"]
@@ -127,11 +128,23 @@ def test_a_model_that_is_not_here(tmp_path, name, status, words):
     assert all(word in " ".join(done.stderr.split()) for word in words), done.stderr
 
 
+def test_a_model_that_does_not_fit_is_not_to_be_downloaded(tmp_path, monkeypatch, capsys):
+    for name in ("HF_HUB_CACHE", "KT_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", None)
+    limit_memory(monkeypatch, 20 << 30)
+    assert app.run(["chat", "--model", "qwen3-30b", "hi"]) == 5
+    told = capsys.readouterr().err
+    assert "61100000000 bytes of weights" in told and "downloads it" not in told
+
+
 def test_the_server_that_runs_a_model_is_asked(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     servers = [
-        start_server(tmp_path, "--reply", f"I am {name}", "--also", str(tmp_path / name))
+        start_server(
+            tmp_path, "--reply", f"I am {name}", "--also", str(tmp_path / name), "--also", "c/a"
+        )
         for name in ("a", "b")
     ]
     try:
@@ -140,6 +153,11 @@ def test_the_server_that_runs_a_model_is_asked(tmp_path):
             for given in (str(tmp_path / name), f"./{name}", f"./link-{name}"):
                 done = kt_chat(tmp_path, "--model", given, "hi")
                 assert (done.stdout, done.stderr) == (f"I am {name}\n", "")
+        # They were started as c/a in folders of their own; in this one it is another model.
+        (tmp_path / "c" / "a").mkdir(parents=True)
+        done = kt_chat(tmp_path, "--model", "c/a", "hi")
+        assert (done.returncode, done.stdout) == (4, "")
+        assert "Served here: fake-1b" in done.stderr
     finally:
         for server in servers:
             server.terminate()
@@ -207,10 +225,19 @@ def test_a_url_that_is_none(ask_at, url):
     assert "is not a server's URL" in err
 
 
-def test_what_is_no_text(home):
-    done = kt_chat(home, stdin=b"\x00\xff\x01")
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x00\xff\x01", "no text in UTF-8: byte 1 is 0xff"),
+        (b"caf\xe9", "no text in UTF-8: byte 3 is 0xe9"),
+        (b"\x7fELF\x00", "no text: it has zero bytes"),
+    ],
+)
+def test_what_is_no_text(home, data, words):
+    done = kt_chat(home, stdin=data)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "what is piped in is no text" in done.stderr
+    assert f"error: what is piped in is {words}" in done.stderr
+    assert "`iconv -t utf-8`" in done.stderr
 
 
 def test_a_question_in_several_words(home):

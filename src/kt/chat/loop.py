@@ -135,6 +135,6 @@ COMMANDS = {
     "clear": Command(Loop._clear, "forget the conversation"),
     "regenerate": Command(Loop._regenerate, "answer the last question again"),
     "save": Command(Loop._save, "FILE write the conversation (Markdown, or JSON for *.json)"),
-    "quit": Command(Loop._quit, "leave (also /exit, Ctrl-D)"),
+    "quit": Command(Loop._quit, "leave (also /exit, /bye, Ctrl-D)"),
 }
 ALIASES = {"exit": "quit", "?": "help", "bye": "quit"}

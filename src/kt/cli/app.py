@@ -46,8 +46,12 @@ COMMANDS = {
 }
 
 
-# What other tools of this kind call it -> what kt has for it.
+# What other tools of this kind are told -> what kt has for it.
 ELSEWHERE = {
+    "run -m": "kt run MODEL: the model is an argument",
+    "run -hf": "kt run owner/name:QUANTISATION: the model is an argument",
+    "run --model": "kt run MODEL: the model is an argument",
+    "chat -m": "kt chat --model NAME",
     "list": "kt models lists the models known by name",
     "ls": "kt models lists the models known by name",
     "pull": "kt run MODEL downloads what is missing; with --dry-run it says how much that is",
@@ -56,7 +60,9 @@ ELSEWHERE = {
     "server": "kt run MODEL serves it",
     "ps": "kt chat finds the servers that run here by itself",
     "stop": "Ctrl-C ends kt run",
+    "rm": "downloads lie in the hub's own cache: `hf cache rm model/OWNER/NAME` deletes one",
     "help": "kt --help lists the commands",
+    "version": "kt --version",
     "quantize": "kt convert MODEL DEST --format int4",
 }
 
@@ -70,8 +76,9 @@ class LazyGroup(Group):
         self.commands = {name: PlainCommand(name, help=row.help) for name, row in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        if args[0] in ELSEWHERE:
-            raise UsageError(f"kt has no command {args[0]!r}", hint=ELSEWHERE[args[0]])
+        for words in (args[0], " ".join(args[:2])):
+            if words in ELSEWHERE:
+                raise UsageError(f"there is no `kt {words}`", hint=ELSEWHERE[words])
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else load(name), rest
 

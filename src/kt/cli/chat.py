@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from kt import settings, words
 from kt.cli import interrupt, render
-from kt.errors import ModelError, UsageError
+from kt.errors import KtError, ModelError, UsageError
 
 # For a model whose own files do not say.
 TEMPERATURE = 0.7
@@ -19,6 +20,7 @@ MAX_TOKENS = 2048
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kt.catalog import Entry
     from kt.chat.client import Answers
     from kt.chat.session import Session
 
@@ -69,7 +71,7 @@ def chat(
     from kt.chat.session import Session
 
     home = settings.load().home
-    if model is None and prompt and prompt[1:]:
+    if model is None and prompt:
         _check_no_model(prompt)
     question = _question(" ".join(prompt) if prompt else None)
     system = words.typed(system)
@@ -110,27 +112,38 @@ def _named(model: str, home: Path, api_key: str | None) -> Answers:
     from kt.server import state
 
     servers = state.living(home)
-
-    def server_of(name: str) -> Client | None:
-        urls = (server.url for server in servers if server.serves(name))
-        return next((Client(url, api_key) for url in urls), None)
-
-    if client := server_of(model):
-        return client
     try:
         entry = catalog.resolve(model)
-        if client := server_of(str(entry.path.resolve()) if entry.path else entry.name):
-            return client
+        names = _names(entry, model)
+    except (UsageError, ModelError) as error:
+        entry, names, unknown = None, [model], error
+    for name in names:
+        for server in servers:
+            if server.serves(name):
+                return Client(server.url, api_key)
+    try:
+        if entry is None:
+            raise unknown
         if api_key is not None:
             raise NoServer(f"no kt server here serves {entry.name}", hint=START_HINT)
         runnable.check(entry)
         return _loaded(entry.name, runnable.files(entry), entry.packaged)
-    except (UsageError, ModelError) as error:
-        if not servers:
-            raise
-        served = ", ".join(dict.fromkeys(server.model for server in servers))
-        hint = f"Served here: {served}; without --model the newest is asked. {error.hint}"
-        raise type(error)(error.message, hint=hint) from None
+    except KtError as error:
+        if servers:
+            served = ", ".join(dict.fromkeys(server.model for server in servers))
+            error.hint = (
+                f"Served here: {served}; without --model the newest is asked. {error.advice}"
+            )
+        raise
+
+
+def _names(entry: Entry, model: str) -> list[str]:
+    """What the server of `entry` is called, the surest first. A relative path says nothing: it may
+    have been typed in another folder.
+    """
+    if entry.path is None:
+        return [entry.name, model]
+    return [str(entry.path.resolve()), *([] if os.sep in model else [model])]
 
 
 def _loaded(name: str, path: Path, packaged: bool) -> Answers:
@@ -152,7 +165,7 @@ def _check_no_model(typed: list[str]) -> None:
     if name in catalog.aliases():
         raise UsageError(
             f"{name} is a model, and kt chat takes it as --model",
-            hint=f"kt chat --model {name} {shlex.quote(' '.join(question))}",
+            hint=shlex.join(["kt", "chat", "--model", name, *filter(None, [" ".join(question)])]),
         )
 
 
@@ -165,10 +178,7 @@ def _question(prompt: str | None) -> str | None:
         if given == "":
             raise _no_question()
         return given
-    data = sys.stdin.buffer.read()
-    if b"\0" in data:
-        raise UsageError("what is piped in is no text", hint="kt chat reads plain text.")
-    piped = words.piped(data).strip()
+    piped = words.piped(sys.stdin.buffer.read()).strip()
     question = "\n\n".join(part for part in (given, piped) if part)
     if not question:
         raise _no_question()

@@ -34,7 +34,7 @@ class Speculation(str, Enum):
 def run(
     model: options.ModelName,
     question: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The same as --prompt.")
+        list[str] | None, typer.Argument(metavar="PROMPT", help="The same as --prompt.")
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Answer this on stdout and end; no server.")
@@ -120,10 +120,10 @@ def run(
     from kt.engine import launch
 
     wanted = settings.load()
-    if question is not None:
+    if question:
         if prompt is not None:
             raise UsageError("there are two prompts", hint='kt run MODEL --prompt "one question"')
-        prompt = question
+        prompt = " ".join(question)
     if prompt is not None:
         prompt = words.typed(prompt)
         if not prompt.strip():
