@@ -73,16 +73,6 @@ inline QueryRows Program::query_rows(const kt_attention &a, const QueryBlock &b,
   return q;
 }
 
-// The pages of a split, of a sequence of `end` pages.
-inline SplitPages split_pages(const KvLayer &kv, const int32_t *table, int head, int64_t split,
-                              int64_t end) {
-  SplitPages pages{};
-  const int64_t first = split * kSplitPages;
-  for (int64_t p = first; p < std::min(first + kSplitPages, end); p++)
-    pages.keys[pages.count++] = kv.at(table[p], head);
-  return pages;
-}
-
 inline void Program::finish_row(Step &s, int64_t row, int head, float *acc, float total) {
   const Slot &o = out(s);
   const int hd = s.op.attention.head_dim;
@@ -97,150 +87,140 @@ inline void Program::finish_row(Step &s, int64_t row, int head, float *acc, floa
   }
 }
 
+// The pages of one of a piece's splits; after the last, none.
+inline SplitPages Program::pages_of(const Step &s, const Piece &p, int64_t split) const {
+  SplitPages pages{};
+  if (split >= p.to) return pages;
+  const KvLayer kv = kv_layer(s);
+  const int group = s.op.attention.n_heads / s.op.attention.n_kv_heads;
+  const int kv_head = int(p.head_unit) * unit_heads_ / group;
+  const int32_t *table = batch_->page_table + int64_t(p.block->seq) * batch_->page_stride;
+  const int64_t first = split * kSplitPages;
+  const int64_t end = (p.block->position + p.block->count - 1) / kPageTokens + 1;
+  for (int64_t i = first; i < std::min(first + kSplitPages, end); i++)
+    pages.keys[pages.count++] = kv.at(table[i], kv_head);
+  return pages;
+}
+
+inline PartSums Program::part_sums(const Step &s) const {
+  float *peaks = reinterpret_cast<float *>(partial_.data());
+  return {peaks, peaks + kPartialRows, peaks + 2 * kPartialRows, s.op.attention.n_heads,
+          ceil_div(splits_, reaches_[s.reach].length)};
+}
+
+// Calls ended(part, sums) for each part of a piece; of a whole one, for each span. following: what
+// this worker does next.
+template <class Ended>
+inline void Program::attend_piece(Step &s, const Piece &piece, const Piece &following,
+                                  SplitStream &ahead, AttentionScratch &scratch, Ended &&ended) {
+  const kt_attention &a = s.op.attention;
+  const KvHead kv = kv_head_of(d_.kv_format, a.head_dim);
+  const int64_t hp = kv.padded, length = piece.whole ? kSpan : reaches_[s.reach].length;
+  const QueryRows q = query_rows(a, *piece.block, int(piece.head_unit) * unit_heads_);
+  for (int row = 0; row < q.count; row += kQueryTile)
+    pack_queries(kv.format, q.row + row, std::min(kQueryTile, q.count - row), hp,
+                 scratch.packed + row / kQueryTile * packed_queries(hp));
+  PageStream nothing;
+  SplitState state;
+  RowSums sums;
+  sums.out = scratch.span;
+  sums.reset(q.count, hp);
+  SplitPages pages = pages_of(s, piece, piece.from);
+  for (int64_t split = piece.from; split < piece.to; split++) {
+    const SplitPages next = split + 1 < piece.to ? pages_of(s, piece, split + 1)
+                                                 : pages_of(s, following, following.from);
+    ahead.begin(pages, next);
+    for (int row = 0; row < q.count; row += kQueryTile) {
+      const int count = attend_tile(kv, pages, split * kSplit, a.window, q, row,
+                                    row ? nothing : ahead.pages, scratch, state);
+      sums.add(row, count, state.peak, state.total, scratch.part, 32, count * 32, hp);
+    }
+    pages = next;
+    if ((split + 1) % length && split + 1 < piece.to) continue;
+    ended(split / length, sums);
+    sums.reset(q.count, hp);
+  }
+}
+
+// Every worker's share of the parts. A block that one worker takes as a whole is finished here.
+inline void Program::attend_parts(Step &s, Worker w, AttentionScratch &scratch) {
+  const kt_attention &a = s.op.attention;
+  const Reach &reach = reaches_[s.reach];
+  const PartSums parts = part_sums(s);
+  const int64_t hp = padded_head(a.head_dim);
+  const int64_t total = reach.starts.back() * (a.n_heads / unit_heads_);
+  s.units[1].each_run(shared(total, w), [&](int64_t unit, int64_t end) {
+    SplitStream ahead(kv_head_of(d_.kv_format, a.head_dim).bytes);
+    for (Piece piece = reach.piece(blocks_, unit, end), next; piece.block; piece = next) {
+      unit += piece.units;
+      next = reach.piece(blocks_, unit, end);
+      const QueryBlock &b = *piece.block;
+      const int rows = b.count * unit_heads_, first_head = int(piece.head_unit) * unit_heads_;
+      const size_t at = size_t(piece.head_unit) * blocks_.size() + size_t(&b - blocks_.data());
+      cut_[at].store(!piece.whole, std::memory_order_relaxed);
+      RowSums all;
+      all.out = scratch.out;
+      if (piece.whole) all.reset(rows, hp);
+      attend_piece(s, piece, next, ahead, scratch, [&](int64_t part, const RowSums &sums) {
+        if (piece.whole) return all.add(0, rows, sums.peak, sums.total, sums.out, hp, 32, hp);
+        for (int r = 0; r < rows; r++) {
+          const int64_t i = parts.at(b.row + r / unit_heads_, first_head + r % unit_heads_, part);
+          parts.peaks[i] = sums.peak[r], parts.totals[i] = sums.total[r];
+          std::memcpy(parts.outs + i * hp, sums.out + r * hp, size_t(hp) * 4);
+        }
+      });
+      for (int r = 0; piece.whole && r < rows; r++)
+        finish_row(s, b.row + r / unit_heads_, first_head + r % unit_heads_, all.out + r * hp,
+                   all.total[r]);
+    }
+  });
+}
+
+// One head of a block that workers shared.
+inline void Program::combine_parts(Step &s, const QueryBlock &b, int head,
+                                   AttentionScratch &scratch) {
+  const Reach &reach = reaches_[s.reach];
+  const PartSums parts = part_sums(s);
+  const int64_t hp = padded_head(s.op.attention.head_dim);
+  const int64_t from = reach.first_part(b), to = reach.end_part(b);
+  for (int i = 0; i < b.count; i++) {
+    int64_t first = parts.at(b.row + i, head, 0), end = first + to, spans = first;
+    float *peaks = parts.peaks, *totals = parts.totals, *outs = parts.outs;
+    if (reach.length == 1) {  // splits to spans, in place
+      for (int64_t at = first + from, next; at < end; at = next, spans++) {
+        next = std::min(end, first + ((at - first) / kSpan + 1) * kSpan);
+        combine(peaks + at, totals + at, outs + at * hp, next - at, hp, scratch.out, peaks + spans,
+                totals + spans);
+        std::memcpy(outs + spans * hp, scratch.out, size_t(hp) * 4);
+      }
+      end = spans;
+    } else {
+      first += from;
+    }
+    float peak, sum;
+    combine(peaks + first, totals + first, outs + first * hp, end - first, hp, scratch.out, &peak,
+            &sum);
+    finish_row(s, b.row + i, head, scratch.out, sum);
+  }
+}
+
 inline void Program::attention(Step &s, Worker w) {
   const kt_attention &a = s.op.attention;
-  const KvLayer kv = kv_layer(s);
-  const int64_t hp = kv.head.padded;
-  AttentionScratch scratch = AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, hp);
-  int64_t total = int64_t(runs_.size()) * a.n_kv_heads;
-  s.units[0].each(shared(total, w), [&](int64_t unit) {
+  AttentionScratch scratch =
+      AttentionScratch::at(scratch_.data() + w.index * scratch_bytes_, padded_head(a.head_dim));
+  const int64_t inputs = int64_t(runs_.size()) * a.n_kv_heads;
+  s.units[0].each(shared(inputs, w), [&](int64_t unit) {
     attention_input(s, runs_[size_t(unit / a.n_kv_heads)], int(unit % a.n_kv_heads), scratch);
   });
 
-  const int group = a.n_heads / a.n_kv_heads;
-  const int64_t head_units = a.n_heads / unit_heads_;
-  // Splits [from, to) of a block's rows, for query heads of one KV head.
-  struct Piece {
-    const QueryBlock *block = nullptr;  // NULL: nothing
-    int first_head = 0;
-    int64_t from = 0, to = 0;
-  };
-  const auto pages_of = [&](const Piece &p, int64_t split) -> SplitPages {
-    if (split >= p.to) return {};
-    const int32_t *table = batch_->page_table + int64_t(p.block->seq) * batch_->page_stride;
-    return split_pages(kv, table, p.first_head / group, split,
-                       (p.block->position + p.block->count - 1) / kPageTokens + 1);
-  };
-  // ended(n, sums) with the sums of the splits among n * length .. (n + 1) * length - 1. following:
-  // what this worker does next.
-  const auto each_span = [&](const Piece &piece, const Piece &following, int64_t length,
-                             SplitStream &ahead, auto &&ended) {
-    const QueryRows q = query_rows(a, *piece.block, piece.first_head);
-    for (int row = 0; row < q.count; row += kQueryTile)
-      pack_queries(kv.head.format, q.row + row, std::min(kQueryTile, q.count - row), hp,
-                   scratch.packed + row / kQueryTile * packed_queries(hp));
-    PageStream nothing;
-    SplitState state;
-    RowSums sums;
-    sums.out = scratch.span;
-    sums.reset(q.count, hp);
-    SplitPages pages = pages_of(piece, piece.from);
-    for (int64_t split = piece.from; split < piece.to; split++) {
-      const SplitPages next =
-          split + 1 < piece.to ? pages_of(piece, split + 1) : pages_of(following, following.from);
-      ahead.begin(pages, next);
-      for (int row = 0; row < q.count; row += kQueryTile) {
-        const int count = attend_tile(kv.head, pages, split * kSplit, a.window, q, row,
-                                      row ? nothing : ahead.pages, scratch, state);
-        sums.add(row, count, state.peak, state.total, scratch.part, 32, count * 32, hp);
-      }
-      pages = next;
-      if ((split + 1) % length && split + 1 < piece.to) continue;
-      ended(split / length, sums);
-      sums.reset(q.count, hp);
-    }
-  };
-  // Splits of a block: none before the window of its first row, none after its last row.
-  const auto first_split = [&](const QueryBlock &b) -> int64_t {
-    return a.window ? std::max(0, b.position - a.window + 1) / kSplit : 0;
-  };
-  const auto end_split = [&](const QueryBlock &b) -> int64_t {
-    return (b.position + b.count - 1) / kSplit + 1;
-  };
-
-  const int64_t units = int64_t(blocks_.size()) * head_units;
-  const bool parallel_splits =
-      splits_ > 1 && units < 4 * w.count && rows_ * a.n_heads * splits_ <= kPartialRows;
-  if (!parallel_splits) {
-    const auto piece_of = [&](int64_t unit) -> Piece {
-      const QueryBlock &b = blocks_[size_t(unit / head_units)];
-      return {&b, int(unit % head_units) * unit_heads_, first_split(b), end_split(b)};
-    };
-    s.units[1].each_run(shared(units, w), [&](int64_t unit, int64_t end) {
-      SplitStream ahead(kv.head.bytes);
-      for (Piece piece = piece_of(unit), next; unit < end; unit++, piece = next) {
-        next = unit + 1 < end ? piece_of(unit + 1) : Piece{};
-        const int rows = piece.block->count * unit_heads_;
-        RowSums all;
-        all.out = scratch.out;
-        all.reset(rows, hp);
-        each_span(piece, next, kSpan, ahead, [&](int64_t, const RowSums &sums) {
-          all.add(0, rows, sums.peak, sums.total, sums.out, hp, 32, hp);
-        });
-        for (int r = 0; r < rows; r++)
-          finish_row(s, piece.block->row + r / unit_heads_, piece.first_head + r % unit_heads_,
-                     all.out + r * hp, all.total[r]);
-      }
-    });
-  } else {
-    // Units are spans, or splits where spans are too few; handed out in long runs, since only
-    // within one the next split is fetched during the one before.
-    const int64_t length = units * splits_ < 4 * kSpan * w.count ? 1 : kSpan;
-    const int64_t parts = ceil_div(splits_, length);
-    // Peaks, totals and outputs of units: [row][head][unit].
-    float *peaks = reinterpret_cast<float *>(partial_.data()), *totals = peaks + kPartialRows;
-    float *outs = totals + kPartialRows;
-    total = units * parts;
-    // The part of [unit, end) that is one block's and one head's.
-    const auto piece_of = [&](int64_t unit, int64_t end) -> Piece {
-      const int64_t of = unit / parts, to = std::min(end, (of + 1) * parts);
-      const QueryBlock &b = blocks_[size_t(of / head_units)];
-      return {&b, int(of % head_units) * unit_heads_,
-              std::max((unit - of * parts) * length, first_split(b)),
-              std::min((to - of * parts) * length, end_split(b))};
-    };
-    s.units[1].each_run(shared(total, w), [&](int64_t unit, int64_t end) {
-      SplitStream ahead(kv.head.bytes);
-      for (Piece piece = piece_of(unit, end), next; unit < end; piece = next) {
-        unit = std::min(end, (unit / parts + 1) * parts);
-        next = unit < end ? piece_of(unit, end) : Piece{};
-        const QueryBlock &b = *piece.block;
-        each_span(piece, next, length, ahead, [&](int64_t part, const RowSums &sums) {
-          for (int r = 0; r < b.count * unit_heads_; r++) {
-            const int64_t row = b.row + r / unit_heads_;
-            const int64_t head = piece.first_head + r % unit_heads_;
-            const int64_t at = (row * a.n_heads + head) * parts + part;
-            peaks[at] = sums.peak[r], totals[at] = sums.total[r];
-            std::memcpy(outs + at * hp, sums.out + r * hp, size_t(hp) * 4);
-          }
-        });
-      }
-    });
-    total = int64_t(blocks_.size()) * a.n_heads;
-    s.units[2].each(shared(total, w), [&](int64_t unit) {
-      const QueryBlock &b = blocks_[size_t(unit / a.n_heads)];
-      const int head = int(unit % a.n_heads);
-      for (int i = 0; i < b.count; i++) {
-        const int64_t first = ((b.row + i) * a.n_heads + head) * parts;
-        int64_t from = first + first_split(b) / length,
-                to = first + (end_split(b) - 1) / length + 1;
-        if (length == 1) {  // splits to spans, in place
-          int64_t spans = first;
-          for (int64_t at = from, next; at < to; at = next, spans++) {
-            next = std::min(to, first + ((at - first) / kSpan + 1) * kSpan);
-            combine(peaks + at, totals + at, outs + at * hp, next - at, hp, scratch.out,
-                    peaks + spans, totals + spans);
-            std::memcpy(outs + spans * hp, scratch.out, size_t(hp) * 4);
-          }
-          from = first, to = spans;
-        }
-        float peak, sum;
-        combine(peaks + from, totals + from, outs + from * hp, to - from, hp, scratch.out, &peak,
-                &sum);
-        finish_row(s, b.row + i, head, scratch.out, sum);
-      }
-    });
-  }
+  attend_parts(s, w, scratch);
+  const int64_t blocks = int64_t(blocks_.size());
+  const int64_t heads = reaches_[s.reach].length < splits_ ? blocks * a.n_heads : 0;
+  s.units[2].each(shared(heads, w), [&](int64_t unit) {
+    const int64_t block = unit % blocks, head = unit / blocks;
+    if (cut_[size_t(head / unit_heads_ * blocks + block)].load(std::memory_order_relaxed))
+      combine_parts(s, blocks_[size_t(block)], int(head), scratch);
+  });
   if (a.head_dim % 32 == 0) return;
   const Slot &o = out(s);
   s.units[3].each(shared(rows_, w), [&](int64_t row) {

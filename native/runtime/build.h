@@ -16,6 +16,13 @@ inline int Program::table_of(const kt_rope &rope) {
   return int(tables_.size()) - 1;
 }
 
+inline size_t Program::reach_of(int window) {
+  size_t i = 0;
+  while (i < reaches_.size() && reaches_[i].window != window) i++;
+  if (i == reaches_.size()) reaches_.push_back({window, 0, {}});
+  return i;
+}
+
 inline std::string Program::check_op(const Step &s) const {
   const kt_op &op = s.op;
   const auto bad_slot = [&](int i) { return i < 0 || i >= d_.n_slots; };
@@ -110,7 +117,7 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
   const kt_router *route = nullptr;
   for (int i = 0; i < d.n_ops; i++) {
     Step s;
-    s.op = d.ops[i], s.selected = selected, s.table = -1;
+    s.op = d.ops[i], s.selected = selected, s.table = -1, s.reach = 0;
     const std::string bad = check_op(s);
     if (!bad.empty()) return "operation " + std::to_string(i) + ": bad " + bad;
     if (s.op.kind == KT_OP_ROUTE) route = &d.ops[i].router;
@@ -125,6 +132,7 @@ inline std::string Program::build(Pool *pool, const kt_program_desc &d) {
       if (unit_heads_ && (unit_heads_ != heads))
         return "attention operations differ in head counts";
       unit_heads_ = heads, head_units_ = a.n_heads / heads;
+      s.reach = reach_of(a.window);
       if (a.rope.dims) s.table = table_of(a.rope);
       if (tables_.size() > kMaxTables) return "more than 4 rotary tables";
     }
@@ -192,6 +200,8 @@ inline std::string Program::reserve() {
                   scratch_.reserve(scratch_bytes_ * pool_->size()) &&
                   partial_.reserve(heads ? kPartialRows * (hp + 2) * 4 : 0);
   if (!ok) return no_memory;
+  cut_.reset(new std::atomic<bool>[size_t(tokens * std::max(1, head_units_))]);
+  for (Reach &r : reaches_) r.starts.reserve(size_t(tokens) + 1);
   position_.resize(size_t(tokens));
   runs_.reserve(size_t(tokens)), blocks_.reserve(size_t(tokens)),
       dense_blocks_.reserve(size_t(tokens));

@@ -7,6 +7,7 @@
 #include "../kernels/attention.h"
 #include "../kernels/router.h"
 #include "memory.h"
+#include "parts.h"
 #include "pool.h"
 
 namespace kt {
@@ -45,11 +46,6 @@ struct Slot {
 struct PageRun {
   int32_t seq, row, count, position;
 };
-// Query rows of one sequence that one attention unit takes together.
-struct QueryBlock {
-  int32_t seq, row, count, position;
-};
-
 // Slots [from, to) of one expert (an index into the active ones), or rows of a dense MLP.
 struct ExpertBlock {
   int32_t active, from, to;
@@ -79,6 +75,7 @@ class Program {
     kt_op op;
     bool selected;  // after SELECT: rows are those with logits
     int table;
+    size_t reach;
     std::unique_ptr<Units[]> units{new Units[kPhases]};
   };
 
@@ -86,7 +83,9 @@ class Program {
   std::string check_batch(const kt_batch &b) const;
   std::string reserve();
   int table_of(const kt_rope &rope);
+  size_t reach_of(int window);
   void plan_batch();
+  int64_t part_splits() const;
   int32_t attention_block() const;
   void work(Worker w);
   void run(Step &s, Worker w);
@@ -112,6 +111,13 @@ class Program {
   void group_by_expert();
   void mlp(Step &s, Worker w);
   void attention(Step &s, Worker w);
+  void attend_parts(Step &s, Worker w, AttentionScratch &scratch);
+  template <class Ended>
+  void attend_piece(Step &s, const Piece &piece, const Piece &following, SplitStream &ahead,
+                    AttentionScratch &scratch, Ended &&ended);
+  void combine_parts(Step &s, const QueryBlock &b, int head, AttentionScratch &scratch);
+  SplitPages pages_of(const Step &s, const Piece &p, int64_t split) const;
+  PartSums part_sums(const Step &s) const;
   void attention_input(Step &s, const PageRun &run, int kv_head, AttentionScratch &scratch);
   uint8_t *query(const kt_attention &a, int64_t row, int head) const;
   QueryRows query_rows(const kt_attention &a, const QueryBlock &b, int first_head) const;
@@ -123,6 +129,7 @@ class Program {
   std::vector<Step> steps_;
   std::vector<Slot> slots_;
   std::vector<Table> tables_;
+  std::vector<Reach> reaches_;
   Units table_units_, logit_units_;
 
   // Query heads of one attention unit share a KV head; all attention operations have the same
@@ -140,6 +147,8 @@ class Program {
   std::vector<QueryBlock> blocks_;
   std::vector<ExpertBlock> dense_blocks_;
   int64_t splits_ = 1;  // key splits of the longest sequence
+  // [head unit][block] of the current layer: not taken by one worker as a whole.
+  std::unique_ptr<std::atomic<bool>[]> cut_;
 
   // Routing of the current MoE layer; a slot is one (row, choice) pair in expert order.
   int top_k_ = 0;

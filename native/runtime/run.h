@@ -27,10 +27,20 @@ inline void Program::plan_batch() {
   const int64_t unit = unit_rows(rows_);
   for (int64_t row = 0; row < rows_; row += unit)
     dense_blocks_.push_back({0, int32_t(row), int32_t(std::min(rows_, row + unit))});
+  for (Reach &r : reaches_) r.plan(blocks_, part_splits());
   for (Step &s : steps_)
     for (int i = 0; i < kPhases; i++) s.units[size_t(i)].reset();
   table_units_.reset(), logit_units_.reset();
   not_finite_.store(-1, std::memory_order_relaxed);
+}
+
+// Splits of a part: few where there are few blocks; all of a block where there are many, or where
+// the sums of parts would need too much room.
+inline int64_t Program::part_splits() const {
+  const int64_t workers = pool_->size(), units = int64_t(blocks_.size()) * head_units_;
+  const bool many = units >= 4 * workers && rows_ > kFewRows;
+  if (many || rows_ * head_units_ * unit_heads_ * splits_ > kPartialRows) return splits_;
+  return units * splits_ < 4 * kSpan * workers ? 1 : kSpan;
 }
 
 // Tokens of an attention unit: many, so that keys and values are seldom read, but few enough for

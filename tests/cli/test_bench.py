@@ -313,6 +313,7 @@ def test_attention(run: Run) -> None:
         "cpu",
         "variant",
         "threads",
+        "pass_layers",
         "heads",
         "kv_heads",
         "head_dim",
@@ -327,7 +328,8 @@ def test_attention(run: Run) -> None:
     assert document["schema"] == 1 and document["bench"] == "attention"
     # 576 + 64 positions, two rows of bfloat16 for each KV head.
     position = 2 * 2 * 32 * 2
-    assert document["kv_bytes"] == document["kv_pages"]["value"] * 32 * position
+    pages = document["pass_layers"] * document["kv_pages"]["value"]
+    assert document["kv_bytes"] == pages * 32 * position
     assert document["kv_bytes"] >= 4 * MIB
     decode, prefill = document["decode"], document["prefill"]
     assert [(p["context"], p["tokens"]) for p in decode] == [(64, 1), (576, 1)]

@@ -250,6 +250,27 @@ def test_parallel_splits_are_the_serial_ones(library, kv_format, kv_heads, windo
 
 
 @pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize(("kv_heads", "window"), [(1, 0), (2, 700), (7, 0)])
+def test_unlike_sequences_share_out(library, kv_format, kv_heads, window):
+    """Few tokens of long and short sequences: threads share their parts, and so cut some of them
+    anywhere; each is as if alone.
+    """
+    qkv = normal(8, 2100, (max(2, kv_heads) + 2 * kv_heads) * 32)
+    pages = shuffled(2100)
+    options = {"window": window, "kv_format": kv_format}
+    heads = (max(2, kv_heads), kv_heads)
+    mine = {3: pages[:1], 2000: pages[1:64], 40: pages[64:66]}
+    alone = {}
+    for threads in (1, 2, 3):
+        program = program_of(library, qkv, *heads, threads=threads, **options)
+        for last, where in mine.items():
+            whole = program.forward([Seq(range(last + 1), pages=where)])
+            alone.setdefault(last, whole[last])
+        together = [Seq([last], last, where) for last, where in mine.items()]
+        assert_same_bits(program.forward(together), np.array(list(alone.values())))
+
+
+@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
 def test_sequences_beside_each_other(library, kv_format):
     """A prefill chunk, a decode and a fresh sequence in one batch: each as if alone."""
     qkv = normal(7, 700, 4 * 64)

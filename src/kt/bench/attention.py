@@ -1,4 +1,4 @@
-"""`kt bench attention`: one attention layer beside the machine's floors."""
+"""`kt bench attention`: an attention layer beside the machine's floors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kt.bench.attention_layer import F32, PERIOD, AttentionLayer, Heads
+from kt.bench.attention_layer import F32, LAYERS, PERIOD, AttentionLayers, Heads
 from kt.bench.cut import kept
 from kt.bench.floors import LEAST_BUFFER, Meter, ReadBuffer, beyond_caches
 from kt.bench.formats import attention_operations
@@ -59,8 +59,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class AttentionPoint:
-    """`tokens` tokens, the first at position `first`. point: attention alone; call: the whole
-    forward pass, in which the reading of inputs (`rest`) is included. error: relative (root mean
+    """`tokens` tokens, the first at position `first`. point: one layer's attention; call: the whole
+    forward pass, of LAYERS layers and the reading of inputs (`rest`). error: relative (root mean
     square), of the last token, to float64 arithmetic on unrounded queries, keys and values."""
 
     context: int
@@ -106,6 +106,7 @@ class Report:
             "cpu": self.cpu,
             "variant": self.variant._asdict(),
             "threads": self.threads._asdict(),
+            "pass_layers": LAYERS,
             "heads": heads.n_heads,
             "kv_heads": heads.n_kv_heads,
             "head_dim": heads.head_dim,
@@ -137,15 +138,15 @@ def bench(
     pages = choose_pages(wanted, library, enough, usable)
     pool = library.new_pool(cpus)
     say(f"filling {pages.value} KV pages")
-    layer = AttentionLayer(library, pool, wanted.heads, pages.value, wanted.prefill)
+    layers = AttentionLayers(library, pool, wanted.heads, pages.value, wanted.prefill)
     memory = ReadBuffer(library, min(enough, usable // 4))
     meter = Meter(library, pool, memory, list(attention_operations(wanted.heads.kv_format, 1)))
-    report = Report(wanted, variant, threads, cpu, pages, layer.kv_bytes, memory.nbytes)
+    report = Report(wanted, variant, threads, cpu, pages, layers.kv_bytes, memory.nbytes)
     with kept(report, report.decode, report.prefill):
         for points, tokens in ((report.decode, 1), (report.prefill, wanted.prefill)):
             for context in wanted.context if tokens else ():
                 say(f"{'decode' if tokens == 1 else 'prefill'} at {context} positions")
-                points.append(_point(wanted, layer, meter, context, tokens))
+                points.append(_point(wanted, layers, meter, context, tokens))
     return report
 
 
@@ -158,7 +159,7 @@ def choose_pages(wanted: Wanted, library: Library, enough: int, usable: int) -> 
             f"({format_bytes(inputs)}), and kt may use {usable} ({format_bytes(usable)})",
             hint="Fewer heads, a smaller --head-dim or --prefill need less.",
         )
-    page = wanted.heads.page_bytes(library)
+    page = LAYERS * wanted.heads.page_bytes(library)  # of all layers
     least, room = pages_for(wanted.positions), usable // 2 // page
     if least > room:
         raise DoesNotFit(
@@ -173,22 +174,22 @@ def choose_pages(wanted: Wanted, library: Library, enough: int, usable: int) -> 
 
 
 def _point(
-    wanted: Wanted, layer: AttentionLayer, meter: Meter, context: int, tokens: int
+    wanted: Wanted, layers: AttentionLayers, meter: Meter, context: int, tokens: int
 ) -> AttentionPoint:
     first = context - 1 if tokens == 1 else context
-    error = relative_error(layer, first, tokens)
-    (calls, rests), floors = meter.around(lambda: _measure(wanted, layer, first, tokens))
+    error = relative_error(layers, first, tokens)
+    (calls, rests), floors = meter.around(lambda: _measure(wanted, layers, first, tokens))
     call, rest = Timing(tuple(calls)), Timing(tuple(rests))
     heads = wanted.heads
-    nbytes = layer.kv_bytes / (layer.pages * PAGE_TOKENS) * (first + tokens)
+    nbytes = layers.kv_bytes / (LAYERS * layers.pages * PAGE_TOKENS) * (first + tokens)
     pairs = tokens * first + tokens * (tokens + 1) // 2  # every query with every key it sees
     operations = attention_operations(heads.kv_format, pairs * heads.n_heads * heads.head_dim)
-    point = Point(call.less(rest), nbytes, operations, floors)
+    point = Point(call.less(rest).each(LAYERS), nbytes, operations, floors)
     return AttentionPoint(context, first, tokens, point, call, rest, error)
 
 
 def _measure(
-    wanted: Wanted, layer: AttentionLayer, first: int, tokens: int
+    wanted: Wanted, layers: AttentionLayers, first: int, tokens: int
 ) -> tuple[list[float], list[float]]:
     """Seconds of whole calls, and of calls that stop before attention."""
     calls: list[float] = []
@@ -196,9 +197,9 @@ def _measure(
     # Whole periods of the KV memory: what a pass writes is what lay there.
     each = pages_for(-(-(first + tokens) // PERIOD) * PERIOD)
     for turn in count():
-        page = turn % max(layer.pages // each, 1) * each
-        call = layer.call(first, tokens, page=page)
-        rest = layer.call(first, tokens, page=page, attend=False)
+        page = turn % max(layers.pages // each, 1) * each
+        call = layers.call(first, tokens, page=page)
+        rest = layers.call(first, tokens, page=page, attend=False)
         rest()  # wakes the workers, which is part of neither
         rest_seconds, seconds = timed(rest), timed(call)
         rests.append(rest_seconds)
@@ -211,11 +212,11 @@ def _measure(
     return calls[1:], rests[1:]  # the first one warms up
 
 
-def relative_error(layer: AttentionLayer, first: int, tokens: int) -> float:
+def relative_error(layers: AttentionLayers, first: int, tokens: int) -> float:
     """Of the last token of a pass, against float64 arithmetic in numpy."""
-    layer.call(first, tokens)()
-    got = layer.attended(tokens)[-1]
-    wanted = reference(layer.heads, layer.table, first + tokens)
+    layers.call(first, tokens)()
+    got = layers.attended(tokens)[-1]
+    wanted = reference(layers.heads, layers.table, first + tokens)
     return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
 
 

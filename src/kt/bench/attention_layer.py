@@ -1,5 +1,5 @@
-"""An attention layer as a step program, fed by a table: a token id stands for a row of queries,
-keys and values, so that a forward pass runs attention and hardly anything else."""
+"""Attention layers as a step program, fed by a table: a token id stands for a row of queries, keys
+and values, so that a forward pass runs attention and hardly anything else."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ I32 = npt.NDArray[np.int32]
 
 PERIOD: Final = 512
 """Token i has row i % PERIOD of the table, so the KV memory repeats after so many positions."""
+
+LAYERS: Final = 4
+"""Of a pass: what happens once a pass, the workers' start above all, counts little in a model of
+many layers, and should count little here."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,13 @@ class Heads:
         return int(library.lib.kt_page_bytes(number, self.n_kv_heads, self.head_dim))
 
 
-class AttentionLayer:
-    """One attention operation over `pages` KV pages; a pass computes up to `batch` tokens. Raises
-    DoesNotFit."""
+class AttentionLayers:
+    """LAYERS attention operations on the same inputs, each over `pages` KV pages of its own; a pass
+    computes up to `batch` tokens. Raises DoesNotFit."""
 
     def __init__(self, library: Library, pool: Any, heads: Heads, pages: int, batch: int) -> None:
         self._library, self._pool, self.heads, self.pages = library, pool, heads, pages
-        self.kv_bytes = pages * heads.page_bytes(library)
+        self.kv_bytes = LAYERS * pages * heads.page_bytes(library)
         rng = np.random.default_rng(4)
         self.table: F32 = rng.standard_normal((PERIOD, heads.width), np.float32)
         self._embedding = self._allocate(
@@ -93,7 +97,7 @@ class AttentionLayer:
         return run
 
     def attended(self, rows: int) -> F32:
-        """What the last call gave, [rows, heads * head_dim]."""
+        """What the last layer of the last call gave, [rows, heads * head_dim]."""
         ffi, width = self._library.ffi, self.heads.n_heads * self.heads.head_dim
         stride = ffi.new("int64_t *")
         data = self._library.lib.kt_slot(self._program, 1, stride)
@@ -106,7 +110,7 @@ class AttentionLayer:
         count = min(PERIOD // PAGE_TOKENS, self.pages)
         self.call(0, count * PAGE_TOKENS)()
         memory = np.frombuffer(self._library.ffi.buffer(self._kv, self.kv_bytes), np.uint8)
-        for head in memory.reshape(self.heads.n_kv_heads, self.pages, -1):
+        for head in memory.reshape(LAYERS * self.heads.n_kv_heads, self.pages, -1):
             for page in range(count, self.pages, count):
                 some = head[page : page + count]
                 some[:] = head[: len(some)]
@@ -120,21 +124,22 @@ class AttentionLayer:
 
     def _new(self, batch: int) -> Any:
         ffi, lib, heads = self._library.ffi, self._library.lib, self.heads
-        ops = ffi.new("kt_op[]", 2)
+        ops = ffi.new("kt_op[]", 1 + LAYERS)
         ops[0].kind, ops[0].out, ops[0].scale, ops[0].n_weights = lib.KT_OP_EMBED, 0, 1.0, 1
         weight = ops[0].w[0]
         weight.format, weight.count = self._library.format("F32"), 1
         weight.n, weight.k, weight.data = PERIOD, heads.width, self._embedding
-        ops[1].kind, ops[1].out = lib.KT_OP_ATTENTION, 1
-        attention = ops[1].attention
-        attention.scale = heads.head_dim**-0.5
-        attention.n_heads, attention.n_kv_heads = heads.n_heads, heads.n_kv_heads
-        attention.head_dim = heads.head_dim
+        for layer in range(LAYERS):
+            op = ops[1 + layer]
+            op.kind, op.out = lib.KT_OP_ATTENTION, 1
+            op.attention.layer, op.attention.scale = layer, heads.head_dim**-0.5
+            op.attention.n_heads, op.attention.n_kv_heads = heads.n_heads, heads.n_kv_heads
+            op.attention.head_dim = heads.head_dim
         slots = ffi.new("int32_t[]", [heads.width, heads.n_heads * heads.head_dim])
         desc = ffi.new("kt_program_desc *")
-        desc.n_ops, desc.n_slots, desc.logits_slot = 2, 2, 1
+        desc.n_ops, desc.n_slots, desc.logits_slot = 1 + LAYERS, 2, 1
         desc.max_tokens = desc.max_logits = batch
-        desc.n_kv_layers, desc.n_pages, desc.kv = 1, self.pages, self._kv
+        desc.n_kv_layers, desc.n_pages, desc.kv = LAYERS, self.pages, self._kv
         desc.n_kv_heads, desc.head_dim = heads.n_kv_heads, heads.head_dim
         desc.kv_format = self._library.kv_format(heads.kv_format)
         desc.ops, desc.slot_widths = ops, slots

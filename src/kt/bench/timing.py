@@ -30,6 +30,10 @@ class Timing:
         every repetition."""
         return Timing(tuple(max(s - other.median, 0.0) for s in self.seconds))
 
+    def each(self, count: int) -> Timing:
+        """Of one of `count` like pieces, which a repetition runs one after the other."""
+        return Timing(tuple(s / count for s in self.seconds))
+
     def to_json(self) -> dict[str, Any]:
         """Seconds, and how often."""
         return {"best": self.best, "median": self.median, "repetitions": len(self.seconds)}

@@ -97,7 +97,7 @@ def show_attention(report: AttentionReport) -> None:
     )
     _head(name, report.cpu, report.variant.value, report.threads.value)
     render.note(
-        f"{report.pages.value} KV pages in rotation, {format_bytes(report.kv_bytes)} "
+        f"{report.pages.value} KV pages a layer in rotation, {format_bytes(report.kv_bytes)} "
         f"({report.pages.reason})"
     )
     _show_attention("Decode of one token", report.decode)
