@@ -72,8 +72,7 @@ inline void multiply(const Matrix &m, int64_t pair, Rows rows, int64_t from, int
   }
   decoded = packed;
   const int64_t total = to - from, first = from;
-  // One token over lines of floats is a pure stream, which the hardware fetches best itself.
-  if (total == 1 && !tiles.decodes && m.encoding != ENC_INT) ahead = nullptr;
+  if (total == 1 && !tiles.fetches_one) ahead = nullptr;
   const bool decode = tiles.decodes && total >= tiles.decode_rows;
   if (decode) {
     const int64_t line_bytes = m.panel.blocks * tiles.decoded_block;

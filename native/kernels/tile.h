@@ -123,6 +123,30 @@ inline void tile_int(const TileArgs &g, int first) {
   store_sums(g, first, sum);
 }
 
+// A sum of float32 products waits for the product before, and one row has no other sums to go on
+// with. So blocks are dealt out to several: one row has them side by side, a taller tile one after
+// the other, and both add them up in their order.
+template <class F>
+constexpr int kFloatSums =
+    F::kKind == Kind::kF16 || (F::kKind == Kind::kBf16 && kHalfIsF32) ? 4 : 1;
+
+// Calls each(block, sums to add it to) for all blocks.
+template <class F, int P, int T, class Each>
+inline void deal_blocks(int64_t blocks, vf (&total)[P][T], Each &&each) {
+  if constexpr (kFloatSums<F> == 1) {
+    for (int64_t b = 0; b < blocks; b++) each(b, total);
+  } else {
+    for (int64_t of = 0; of < kFloatSums<F>; of++) {
+      vf sum[P][T];
+      for (int p = 0; p < P; p++)
+        for (int t = 0; t < T; t++) sum[p][t] = vf_zero();
+      for (int64_t b = of; b < blocks; b += kFloatSums<F>) each(b, sum);
+      for (int p = 0; p < P; p++)
+        for (int t = 0; t < T; t++) total[p][t] = vf_add(total[p][t], sum[p][t]);
+    }
+  }
+}
+
 template <class Block, int P, int T>
 inline void dot_half_block(const Block &block, const TileArgs &g, int64_t b, vf (&sum)[P][T]) {
 #pragma GCC unroll 16
@@ -147,7 +171,7 @@ inline void tile_half(const TileArgs &g, int first) {
     dot_half_block(PanelBlock<F, K, P>(g, first, b), g, b, into);
   };
   if constexpr (F::kKind == Kind::kBf16) {
-    for (int64_t b = 0; b < g.blocks; b++) block(b, sum);
+    deal_blocks<F>(g.blocks, sum, block);
   } else {
     constexpr int64_t kSuper = F::Scales::kSuper;
     for (int64_t from = 0; from < g.blocks; from += kSuper) {
@@ -171,20 +195,22 @@ inline void tile_float(const TileArgs &g, int first) {
   vf sum[P][T];
   start_sums(g, first, sum);
   constexpr bool kHalf = F::kKind == Kind::kF16;
+  deal_blocks<F>(g.blocks, sum, [&](int64_t b, vf(&into)[P][T]) {
+    ahead.fetch_block();
 #pragma GCC unroll 2
-  for (int64_t k = 0; k < g.blocks * kBlock; k++) {
-    if (k % kBlock == 0) ahead.fetch_block();
-    vf w[P];
-    for (int p = 0; p < P; p++) {
-      const uint8_t *at = g.lines[first + p] + k * (kHalf ? 32 : 64);
-      w[p] = kHalf ? vf_load_f16(at) : vf_load(reinterpret_cast<const float *>(at));
-    }
+    for (int64_t k = b * kBlock; k < (b + 1) * kBlock; k++) {
+      vf w[P];
+      for (int p = 0; p < P; p++) {
+        const uint8_t *at = g.lines[first + p] + k * (kHalf ? 32 : 64);
+        w[p] = kHalf ? vf_load_f16(at) : vf_load(reinterpret_cast<const float *>(at));
+      }
 #pragma GCC unroll 8
-    for (int t = 0; t < T; t++) {
-      const vf x = vf_set1(static_cast<const float *>(g.rows[t])[k]);
-      for (int p = 0; p < P; p++) sum[p][t] = vf_fma(w[p], x, sum[p][t]);
+      for (int t = 0; t < T; t++) {
+        const vf x = vf_set1(static_cast<const float *>(g.rows[t])[k]);
+        for (int p = 0; p < P; p++) into[p][t] = vf_fma(w[p], x, into[p][t]);
+      }
     }
-  }
+  });
   store_sums(g, first, sum);
 }
 

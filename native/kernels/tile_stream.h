@@ -1,4 +1,4 @@
-// One row over integer codes: nothing but a stream from memory.
+// One row over integer codes or 16-bit floats: nothing but a stream from memory.
 //
 // Three things make it nearly as fast as memory (figures of two Zen 5 cores). A panel's bytes
 // are used in the order of their addresses (layout.h): with all records before all lines it took 6
@@ -23,11 +23,16 @@ constexpr int stream_blocks() {
 // of the next call on.
 class StreamAhead {
  public:
-  StreamAhead(const uint8_t *from, const uint8_t *end, const uint8_t *next)
-      : at_(from), end_(end), next_(next ? next : end) {}
+  // From `distance` bytes after the start of a panel on.
+  StreamAhead(const uint8_t *panel, int64_t panel_bytes, int64_t distance, const uint8_t *end,
+              const uint8_t *next)
+      : at_(panel + std::min(distance, panel_bytes)),
+        end_(end),
+        next_(next ? next : end),
+        distance_(distance) {}
   template <int64_t Bytes>
   void fetch() {
-    if (at_ >= end_) at_ = next_ + (at_ - end_), end_ = next_ + kStreamAhead;
+    if (at_ >= end_) at_ = next_ + (at_ - end_), end_ = next_ + distance_;
 #pragma GCC unroll 32
     for (int64_t i = 0; i < Bytes; i += 64)
       _mm_prefetch(reinterpret_cast<const char *>(at_ + i), _MM_HINT_T0);
@@ -36,6 +41,7 @@ class StreamAhead {
 
  private:
   const uint8_t *at_, *end_, *next_;
+  int64_t distance_;
 };
 
 // `Count` blocks: block `first` of the chunk on, which is block b of the panel.
@@ -62,7 +68,7 @@ __attribute__((noinline, flatten, aligned(64))) void stream_panel(const TileArgs
   const uint8_t *at = g.meta[p];
   const int64_t bytes =
       g.blocks * F::kBlockBytes + record_bytes<F>(g.blocks) + head_bytes<F>(g.blocks);
-  StreamAhead ahead(at + std::min(kStreamAhead, bytes), g.meta[1] + bytes, g.ahead);
+  StreamAhead ahead(at, bytes, kStreamAhead, g.meta[1] + bytes, g.ahead);
   vf sum[1][1];
   start_sums(g, p, sum);
   constexpr int kHeads = F::kSection / kHeadBlocks;  // of a section
@@ -88,9 +94,56 @@ __attribute__((noinline, flatten, aligned(64))) void stream_panel(const TileArgs
   store_sums(g, p, sum);
 }
 
+// The K 2 l and 2 l + 1 of a block.
+template <class F>
+inline FloatLine float_line(const uint8_t *block, int l) {
+  const uint8_t *at = block + l * 64;
+  if constexpr (F::kKind == Kind::kF16) return {vf_load_f16(at), vf_load_f16(at + 32)};
+  return widen_bf16(vi_load(at));
+}
+
+// Blocks `first` to `first + Count - 1`, each to a sum of its own.
+template <class F, int Count>
+inline void stream_floats(const TileArgs &g, int p, int64_t first, StreamAhead &ahead, vf *sum) {
+  const uint8_t *lines = g.lines[p] + first * F::kBlockBytes;
+  const float *x = static_cast<const float *>(g.rows[0]) + first * kBlock;
+#pragma GCC unroll 16
+  for (int l = 0; l < 16; l++) {
+    ahead.fetch<Count * 64>();
+#pragma GCC unroll 4
+    for (int i = 0; i < Count; i++) {
+      const FloatLine w = float_line<F>(lines + i * F::kBlockBytes, l);
+      sum[i] = vf_fma(w.even, vf_set1(x[i * kBlock + 2 * l]), sum[i]);
+      sum[i] = vf_fma(w.odd, vf_set1(x[i * kBlock + 2 * l + 1]), sum[i]);
+    }
+  }
+}
+
+template <class F>
+__attribute__((noinline, flatten, aligned(64))) void stream_float_panel(const TileArgs &g, int p) {
+  constexpr int kSums = kFloatSums<F>;
+  constexpr int64_t kDistance = kStreamAhead + (kSums - 1) * F::kBlockBytes;
+  const int64_t bytes = g.blocks * F::kBlockBytes;
+  StreamAhead ahead(g.lines[p], bytes, kDistance, g.lines[1] + bytes, g.ahead);
+  vf total[1][1], sum[kSums];
+  start_sums(g, p, total);
+  for (vf &x : sum) x = vf_zero();
+  int64_t b = 0;
+#pragma GCC unroll 1
+  for (; b + kSums <= g.blocks; b += kSums) stream_floats<F, kSums>(g, p, b, ahead, sum);
+#pragma GCC unroll 1
+  for (int i = 0; b + i < g.blocks; i++) stream_floats<F, 1>(g, p, b + i, ahead, sum + i);
+  for (const vf x : sum) total[0][0] = vf_add(total[0][0], x);
+  store_sums(g, p, total);
+}
+
 template <class F>
 void tile_stream(const TileArgs &g) {
-  for (int p = 0; p < 2; p++) stream_panel<F>(g, p);
+  for (int p = 0; p < 2; p++)
+    if constexpr (F::kKind == Kind::kInt)
+      stream_panel<F>(g, p);
+    else
+      stream_float_panel<F>(g, p);
 }
 
 }  // namespace kt

@@ -89,14 +89,21 @@ constexpr TileFn tile_fn() {
   if constexpr (F::kKind == Kind::kInt && kTall) return tile_amx<F, K>;
   if constexpr (kTall) return tile_in_parts<F, T>;
 #endif
-  if constexpr (T == 1 && F::kKind == Kind::kInt)
+  if constexpr (T == 1 && (F::kKind == Kind::kInt || kFloatSums<F> > 1))
     return tile_stream<F>;
   else
     return tile<F, K, T>;
 }
 
+// Whether one row's memory is fetched ahead: otherwise it is two plain streams, which the hardware
+// fetches best itself.
+template <class F>
+constexpr bool fetches_one() {
+  return F::kKind == Kind::kInt || F::kKind == Kind::kFp8 || kFloatSums<F> > 1;
+}
+
 struct TileSet {
-  bool decodes;
+  bool decodes, fetches_one;
   int64_t decoded_block, decoded_meta;  // bytes per block; meta 0: the packed records stay
   int decode_rows;
   TileFn fn[3][kTileHeights];  // of a Pass; where it is NULL, kOnly's takes those rows
@@ -105,6 +112,7 @@ struct TileSet {
 template <class F, size_t... I>
 constexpr TileSet tile_set(std::index_sequence<I...>) {
   return {decodes<F>(),
+          fetches_one<F>(),
           decoded_block_bytes<F>(),
           decoded_meta_bytes<F>(),
           decode_rows<F>(),

@@ -11,6 +11,15 @@ inline vi vi_shift_right(vi x) {
   return x;
 }
 
+// 16 rows x 2 K as float32.
+struct FloatLine {
+  vf even, odd;
+};
+// The same of bfloat16.
+inline FloatLine widen_bf16(vi x) {
+  return {vf_bits(vi_shl<16>(x)), vf_bits(vi_and(x, vi_set1(static_cast<int32_t>(0xffff0000u))))};
+}
+
 // 16-bit sums + 4 K of small codes; act: 4 signed bytes.
 inline vi q_dot_narrow(vi sum, vi codes, const uint8_t *act) {
   int32_t four;

@@ -7,12 +7,8 @@ namespace kt {
 constexpr bool kHalfIsF32 = true;
 constexpr int kHalfBytes = 4;  // per activation
 
-struct BLine {  // 16 rows x 2 K
-  vf even, odd;
-};
-inline BLine b_line(vi x) {
-  return {vf_bits(vi_shl<16>(x)), vf_bits(vi_and(x, vi_set1(static_cast<int32_t>(0xffff0000u))))};
-}
+using BLine = FloatLine;
+inline BLine b_line(vi x) { return widen_bf16(x); }
 inline vf b_dot(vf acc, const BLine &w, const uint8_t *act) {
   float pair[2];
   std::memcpy(pair, act, 8);

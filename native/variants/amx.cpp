@@ -7,8 +7,8 @@
 #define KT_VARIANT_NAME "amx"
 #endif
 #include "../simd/avx512.h"
+#include "../simd/common.h"
 #include "../simd/dot_vnni.h"
 #include "../simd/half_bf16.h"
 #include "../simd/fp8_vbmi.h"
-#include "../simd/common.h"
 #include "../runtime/abi.h"
