@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from kt.errors import ModelError
+from kt.errors import UsageError
 from kt.server.profile import profile_of
 from kt.server.tool_parsers import TOOL_FORMS
 from tests.fakes import FakeExecutor, replying
@@ -267,5 +267,5 @@ def test_forms_that_are_asked_for_win():
     assert (profile.tools.name, profile.reasoning, profile.reason) == ("glm45", None, "asked for")
     assert profile_of("", {"tool_form": "harmony"}).harmony
     for key in ("tool_form", "reasoning_form"):
-        with pytest.raises(ModelError, match="there is no"):
+        with pytest.raises(UsageError, match="there is no"):
             profile_of("", {key: "other"})

@@ -63,7 +63,7 @@ class Profile:
 
 def profile_of(template: str, info: Mapping[str, Any]) -> Profile:
     """template: the chat template's source. info["tool_form"] and info["reasoning_form"] override
-    what it shows. Raises ModelError for a form that does not exist.
+    what it shows. Raises UsageError for a form that does not exist.
     """
     named = info.get("tool_form")
     reason = "asked for" if named else "the chat template teaches it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kt.errors import ModelError
+from kt.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ REASONING_FORMS: Final = (
 def reasoning_form(template: str, override: str | None = None) -> ReasoningForm | None:
     """The form that `template` mentions, or the one called `override`; "none": none.
 
-    Raises ModelError for an override that does not exist.
+    Raises UsageError for an override that does not exist.
     """
     if override == "none":
         return None
@@ -48,5 +48,5 @@ def reasoning_form(template: str, override: str | None = None) -> ReasoningForm 
             return form
     if override is not None:
         names = ", ".join(form.name for form in REASONING_FORMS)
-        raise ModelError(f"there is no reasoning form {override!r}; there are {names}, none")
+        raise UsageError(f"there is no reasoning form {override!r}; there are {names}, none")
     return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from kt.errors import ModelError
+from kt.errors import UsageError
 from kt.server.tool_parsers import json_calls, token_calls, xml_calls
 from kt.server.tool_parsers.call import Call, CallEnd, CallPiece, CallStart, CallText, Tools
 from kt.server.tool_parsers.reader import CallReader
@@ -184,14 +184,14 @@ TOOL_FORMS: Final = (
 def tool_form(template: str, override: str | None = None) -> ToolForm | None:
     """The form that `template` teaches, or the one called `override`; None: it teaches none.
 
-    Raises ModelError for an override that does not exist.
+    Raises UsageError for an override that does not exist.
     """
     if override is not None:
         for form in TOOL_FORMS:
             if form.name == override:
                 return form
         names = ", ".join(form.name for form in TOOL_FORMS)
-        raise ModelError(f"there is no tool form {override!r}; there are {names}, harmony")
+        raise UsageError(f"there is no tool form {override!r}; there are {names}, harmony")
     for form in TOOL_FORMS:
         if any(sign in template for sign in form.signs) and form.also in template:
             return form
